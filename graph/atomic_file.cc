@@ -29,7 +29,7 @@ namespace {
 }  // namespace
 
 // The folder's entries are watched; bytes that are on their way to a slow disk may take their time.
-AtomicFile::AtomicFile(fs::path file) : file_(std::move(file)) {
+AtomicFile::AtomicFile(fs::path file, const fs::path& instead) : file_(std::move(file)) {
   const FileWatch watch(file_);
   struct stat status {};
   const bool exists = ::stat(file_.c_str(), &status) == 0;
@@ -49,7 +49,9 @@ AtomicFile::AtomicFile(fs::path file) : file_(std::move(file)) {
   do {
     const std::string suffix = ".tmp-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
     beside.replace_filename("." + target_.filename().string().substr(0, 200) + suffix);
-    descriptor_ = ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const bool reused = !instead.empty() && ::rename(instead.c_str(), beside.c_str()) == 0;
+    const int how = reused ? O_WRONLY | O_CLOEXEC : O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+    descriptor_ = ::open(beside.c_str(), how, 0666);
   } while (descriptor_ < 0 && errno == EEXIST);
   if (descriptor_ < 0) fail_write(file_, errno);
   beside_ = std::move(beside);
@@ -78,6 +80,7 @@ void AtomicFile::write(const void* bytes, size_t count) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail(errno);
     from += written;
+    bytes_ += written;
     count -= static_cast<size_t>(written);
   }
 }
@@ -85,7 +88,7 @@ void AtomicFile::write(const void* bytes, size_t count) {
 void AtomicFile::commit() {
   PW_CHECK(descriptor_ >= 0, "committed after its end: " << file_.string());
   const bool device = beside_.empty();
-  if (!device && ::fsync(descriptor_) != 0) fail(errno);
+  if (!device && (::ftruncate(descriptor_, bytes_) != 0 || ::fsync(descriptor_) != 0)) fail(errno);
   const int descriptor = std::exchange(descriptor_, -1);
   if (::close(descriptor) != 0) fail(errno);  // a late write error
   if (device) return;

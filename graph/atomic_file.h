@@ -13,7 +13,10 @@ namespace pipewright {
 /// folder, no right, disk full).
 class AtomicFile {
  public:
-  explicit AtomicFile(std::filesystem::path file);
+  /// `instead`, if given: a file of the same folder tree that nobody needs any more. It is overwritten and
+  /// becomes the new one, which costs a third where files lie in memory: its pages are there. One that has
+  /// gone counts as none.
+  explicit AtomicFile(std::filesystem::path file, const std::filesystem::path& instead = {});
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -27,6 +30,7 @@ class AtomicFile {
   std::filesystem::path file_;    // as given, for messages
   std::filesystem::path target_;  // what is renamed to
   std::filesystem::path beside_;  // empty: a device, or committed
+  int64_t bytes_ = 0;             // written
   int descriptor_ = -1;
 };
 

@@ -194,14 +194,14 @@ TensorSource TensorSource::in(const SafetensorsFile& file, const SafetensorsEntr
 }
 
 WrittenFile write_safetensors(const fs::path& file, NamedTensors tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata, const fs::path& instead) {
   std::vector<TensorSource> sources;
   for (auto& [name, tensor] : tensors) sources.push_back(TensorSource::of(std::move(name), tensor));
-  return write_safetensors(file, std::move(sources), metadata);
+  return write_safetensors(file, std::move(sources), metadata, instead);
 }
 
 WrittenFile write_safetensors(const fs::path& file, std::vector<TensorSource> tensors,
-                              const std::map<std::string, std::string>& metadata) {
+                              const std::map<std::string, std::string>& metadata, const fs::path& instead) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorSource& a, const TensorSource& b) {
     const int64_t size_a = safetensors_element_bytes(a.dtype);
     const int64_t size_b = safetensors_element_bytes(b.dtype);
@@ -220,7 +220,7 @@ WrittenFile write_safetensors(const fs::path& file, std::vector<TensorSource> te
   const std::string head = safetensors_header_text(header);
   WrittenFile written;
   Digest digest;
-  AtomicFile target(file);
+  AtomicFile target(file, instead);
   const auto put = [&](const void* bytes, size_t count) {
     target.write(bytes, count);
     digest.add(bytes, count);

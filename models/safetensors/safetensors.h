@@ -94,10 +94,12 @@ struct WrittenFile {
 
 /// Equal tensors and metadata give equal bytes. Tensors on the CPU, dense, names unique; they are written by
 /// falling element size, then by name, as the reference implementation does. Whole or not at all
-/// (AtomicFile).
+/// (AtomicFile, with what `instead` means).
 WrittenFile write_safetensors(const std::filesystem::path& file, NamedTensors tensors,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              const std::filesystem::path& instead = {});
 WrittenFile write_safetensors(const std::filesystem::path& file, std::vector<TensorSource> tensors,
-                              const std::map<std::string, std::string>& metadata);
+                              const std::map<std::string, std::string>& metadata,
+                              const std::filesystem::path& instead = {});
 
 }  // namespace pipewright

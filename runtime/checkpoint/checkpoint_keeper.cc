@@ -1,5 +1,7 @@
 #include "runtime/checkpoint/checkpoint_keeper.h"
 
+#include <cstring>
+
 #include "graph/atomic_file.h"
 #include "graph/document.h"
 #include "graph/error.h"
@@ -45,6 +47,24 @@ fs::path partial_checkpoint(const fs::path& run_folder, int64_t next_minibatch) 
   return checkpoints_of(run_folder) / ("." + checkpoint_name(next_minibatch) + kPartialSuffix);
 }
 
+namespace {
+
+fs::path spare_checkpoint(const fs::path& run_folder) { return checkpoints_of(run_folder) / ".spare"; }
+
+}  // namespace
+
+fs::path spare_file(const fs::path& run_folder, const std::string& name) {
+  const fs::path spare = spare_checkpoint(run_folder);
+  const fs::path same = spare / (name + ".safetensors");
+  const size_t number = name.find("-version-");
+  if (number == std::string::npos || file_exists(same)) return same;
+  const std::string prefix = name.substr(0, number + std::strlen("-version-"));
+  std::error_code error;
+  for (fs::directory_iterator it(spare, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename().string().rfind(prefix, 0) == 0) return it->path();
+  return same;
+}
+
 std::optional<int64_t> minibatch_of_partial(const fs::path& folder) {
   const std::string name = folder.filename().string();
   if (name.rfind('.', 0) != 0 || folder.extension() != kPartialSuffix) return std::nullopt;
@@ -67,7 +87,8 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   const std::string file = name + ".safetensors";
   try {
     const WrittenFile written = write_safetensors(
-        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}});
+        folder / file, tensors, {{"format", "pt"}, {"next_minibatch", std::to_string(next_minibatch)}},
+        spare_file(run_folder, name));
     return {file, written.bytes, written.digest};
   } catch (const RunError&) {
     demand_run_files(run_folder, {});  // if that has gone, that is the cause
@@ -75,8 +96,8 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   }
 }
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep)
-    : run_folder_(std::move(run_folder)), keep_(keep) {}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, bool spares)
+    : run_folder_(std::move(run_folder)), keep_(keep), spares_(spares) {}
 
 void CheckpointKeeper::take(CheckpointPart told) {
   const std::lock_guard lock(mutex_);
@@ -166,16 +187,24 @@ fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) 
   sync_to_disk(run_folder_ / "metrics.jsonl");
   write_document(partial / kManifestName, manifest);
   if (tell_) tell_(manifest.next_minibatch, partial / kManifestName);
-  return take_for_whole(run_folder_, manifest.next_minibatch, keep_);
+  return take_for_whole(run_folder_, manifest.next_minibatch, keep_, spares_);
 }
 
-fs::path take_for_whole(const fs::path& run_folder, int64_t next_minibatch, int64_t keep) {
+fs::path take_for_whole(const fs::path& run_folder, int64_t next_minibatch, int64_t keep, bool spares) {
   const fs::path folder = checkpoints_of(run_folder) / checkpoint_name(next_minibatch);
   on_disk(folder, [&] {
     if (file_exists(folder)) remove_checkpoint(folder);
     fs::rename(partial_checkpoint(run_folder, next_minibatch), folder);
     const auto whole = list_checkpoints(run_folder);
-    for (size_t i = static_cast<size_t>(keep); i < whole.size(); ++i) remove_checkpoint(whole[i]);
+    for (size_t i = static_cast<size_t>(keep); i < whole.size(); ++i) {
+      std::error_code failed;
+      if (spares && i == static_cast<size_t>(keep)) {
+        fs::remove_all(spare_checkpoint(run_folder), failed);  // ranks may be taking files out of it
+        fs::rename(whole[i], spare_checkpoint(run_folder), failed);
+        if (!failed) continue;
+      }
+      remove_checkpoint(whole[i]);
+    }
   });
   sync_to_disk(checkpoints_of(run_folder));
   return folder;

@@ -27,8 +27,12 @@ std::optional<int64_t> minibatch_of_partial(const std::filesystem::path& folder)
 /// for it).
 void make_partial_checkpoint(const std::filesystem::path& run_folder, int64_t next_minibatch);
 
-/// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors. RunError
-/// as make_partial_checkpoint().
+/// The file of the spare checkpoint (CheckpointKeeper) over which one of this name may be written; of a
+/// version of a stage's weights any of its versions. It need not be there.
+std::filesystem::path spare_file(const std::filesystem::path& run_folder, const std::string& name);
+
+/// Writes a file into the partial checkpoint, which is made if it is not there: `name`.safetensors; over a
+/// spare_file(), if there is one. RunError as make_partial_checkpoint().
 CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      const std::string& name, const NamedTensors& tensors);
 
@@ -37,8 +41,9 @@ CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, in
 /// incomplete at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
-  /// keep: whole checkpoints that stay, the latest ones.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep);
+  /// keep: whole checkpoints that stay, the latest ones. `spares`: of those that go the last one's files stay
+  /// as well, to be overwritten by the next: where they lie in memory that is cheaper.
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, bool spares = false);
 
   /// From now on parts of a checkpoint may lie on other hosts: `tell` says to these that one is whole, by its
   /// manifest, on the thread that completes it. Empty: all files are here again. With nothing pending.
@@ -66,6 +71,7 @@ class CheckpointKeeper {
   std::filesystem::path complete(CheckpointManifest manifest, Stages stages) const;
   const std::filesystem::path run_folder_;
   const int64_t keep_;
+  const bool spares_;
   Tell tell_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them
@@ -80,9 +86,9 @@ class CheckpointKeeper {
 };
 
 /// The partial checkpoint, with its manifest in it, becomes a whole one, and of whole ones the latest `keep`
-/// stay. RunError.
+/// stay; `spares` as CheckpointKeeper. RunError.
 std::filesystem::path take_for_whole(const std::filesystem::path& run_folder, int64_t next_minibatch,
-                                     int64_t keep);
+                                     int64_t keep, bool spares = false);
 
 /// It is not seen half removed.
 void remove_checkpoint(const std::filesystem::path& folder);

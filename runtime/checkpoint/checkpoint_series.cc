@@ -23,7 +23,8 @@ void CheckpointSeries::check() const {
 }
 
 void CheckpointSeries::keep() {
-  keeper_ = std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep);
+  keeper_ =
+      std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, /*spares=*/settings_.kept);
 }
 
 void CheckpointSeries::begin_copies(std::unique_ptr<StateCopies> copies) {

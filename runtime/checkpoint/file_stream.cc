@@ -55,7 +55,7 @@ std::optional<TravellingFile> file_of(const std::string& text, int64_t peer) {
 class GrowingFile {
  public:
   explicit GrowingFile(fs::path file) : file_(std::move(file)) {
-    descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail();
   }
   GrowingFile(const GrowingFile&) = delete;
@@ -73,14 +73,19 @@ class GrowingFile {
     }
     bytes_ += count;
   }
-  void close() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = -1;
+  /// Nothing comes any more.
+  void end() {
+    if (::ftruncate(descriptor_, bytes_) != 0) fail();
+    close();
   }
   const fs::path& path() const { return file_; }
   int64_t bytes() const { return bytes_; }
 
  private:
+  void close() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+    descriptor_ = -1;
+  }
   [[noreturn]] void fail() const {
     throw RunError(file_.string() + ": cannot be written: " + std::strerror(errno),
                    "A copy of another rank's state is kept there.");
@@ -161,7 +166,7 @@ void FileReceiver::receive(const Place& place, const Whole& whole) {
       }
       file.add(begin + sizeof piece, size);
     }
-    file.close();
+    file.end();
     whole(*coming, file.path());
     answer();
   }

@@ -48,7 +48,8 @@ class FileSender {
 /// The receiving end. One thread at a time; borrows the transport.
 class FileReceiver {
  public:
-  /// Where a file is to be written; its folder is there.
+  /// Where a file is to be written; its folder is there. Over one of the name that is there, whose memory is
+  /// used again.
   using Place = std::function<std::filesystem::path(const TravellingFile&)>;
   /// It is there whole. The sender hears of it behind this call.
   using Whole = std::function<void(const TravellingFile&, const std::filesystem::path&)>;

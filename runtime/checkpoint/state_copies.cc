@@ -25,7 +25,7 @@ StateCopies::StateCopies(Transport& transport, Settings settings)
       to_hosts_.emplace_back(transport, ring.first_of(host), manifests);
   } else if (ring.is_first(rank)) {
     receive(0, manifests, [this](const TravellingFile& manifest, const fs::path&) {
-      take_for_whole(settings_.folder, manifest.minibatch, /*keep=*/1);
+      take_for_whole(settings_.folder, manifest.minibatch, /*keep=*/1, /*spares=*/true);
     });
   }
 }
@@ -44,9 +44,11 @@ void StateCopies::receive(int64_t peer, int64_t tag, const FileReceiver::Whole& 
 }
 
 fs::path StateCopies::place_of(const TravellingFile& file) const {
-  const fs::path partial = partial_checkpoint(settings_.folder, file.minibatch);
+  const fs::path place = partial_checkpoint(settings_.folder, file.minibatch) / file.name;
   make_partial_checkpoint(settings_.folder, file.minibatch);
-  return partial / file.name;
+  std::error_code none;
+  fs::rename(spare_file(settings_.folder, place.stem().string()), place, none);
+  return place;
 }
 
 void StateCopies::copy(int64_t n, const std::vector<CheckpointFile>& files) {

@@ -158,14 +158,14 @@ void run_train(const std::vector<std::string>& arguments) {
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
-  const ResumedRun resumed = resumed_run(options);
-  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
-  const Run& run = resumed.run;
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
   const Place place = find_place(place_options(options));
+  if (!place.launched && place.rank == 0) adopt_before_resume(options);
+  const ResumedRun resumed = resumed_run(options);
+  const Run& run = resumed.run;
   demand_recorded_world(run, place,
                         options.count("config") ? options["config"].as<std::string>() : "options");
   if (!place.launched && place.rank == 0) {  // else launch has
-    if (run.resume == "latest") adopt_kept_state(run.output);
     find_resume(run, /*every_byte=*/true);
     print_taken(options, resumed);
   }
@@ -190,10 +190,10 @@ void run_launch(const std::vector<std::string>& arguments) {
       "remove what an earlier run left in the run folder; default: set it aside");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
+  if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
+  adopt_before_resume(options, on_host_of(launch_settings_from(options)));
   const ResumedRun resumed = resumed_run(options);
-  if (options["print-config"].as<bool>()) return print_settings(options, resumed);
   const Run& run = resumed.run;
-  if (run.resume == "latest") adopt_kept_state(run.output, on_host_of(launch_settings_from(options)));
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));

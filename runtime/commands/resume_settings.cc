@@ -2,6 +2,7 @@
 
 #include "graph/document.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/run_folder.h"
 
 namespace pipewright {
 namespace {
@@ -23,6 +24,7 @@ constexpr const char* kOfTheStart[] = {"plan",
                                        "start_timeout_seconds",
                                        "gradient_bucket_bytes",
                                        "trace_minibatches",
+                                       "recovery",
                                        "output"};
 
 // Which checkpoint the options mean; of the rest they need say nothing yet.
@@ -44,6 +46,13 @@ std::string ResumedRun::taken(const po::variables_map& options) const {
             (value.is_string() ? value.get<std::string>() : setting.value);
   }
   return text;
+}
+
+void adopt_before_resume(const po::variables_map& options, const OnHost& on_host) {
+  Run any;
+  any.model = any.data = "none";
+  const Run run = run_from_options(options, any);
+  if (run.resume == "latest") adopt_kept_state(run.output, on_host);
 }
 
 ResumedRun resumed_run(const po::variables_map& options) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/commands/run_options.h"
 
 namespace pipewright {
@@ -20,8 +21,14 @@ struct ResumedRun {
 /// The run of the options and the document of --config. If it names a checkpoint that is there, that
 /// checkpoint's run stands under both: model, data, how long, optimizer and all else that changes what is
 /// computed. Not the plan, the run folder, the first weights, and how a rank computes (device, threads,
-/// transport, times to wait): those are of the machine, or of this start. Where epochs are given, a number of
-/// minibatches of the checkpoint no longer counts. InputError of find_resume for a checkpoint that is bad.
+/// transport, times to wait, what becomes of lost ranks): those are of the machine, or of this start. Where
+/// epochs are given, a number of minibatches of the checkpoint no longer counts. InputError of find_resume
+/// for a checkpoint that is bad.
 ResumedRun resumed_run(const boost::program_options::variables_map& options);
+
+/// Where the options go on from the latest checkpoint: what a run whose launcher was killed has kept in
+/// memory becomes that one (adopt_kept_state()). Before resumed_run(), by the launcher, or by a rank 0 that
+/// has none.
+void adopt_before_resume(const boost::program_options::variables_map& options, const OnHost& on_host = {});
 
 }  // namespace pipewright

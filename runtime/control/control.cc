@@ -58,7 +58,9 @@ Control::~Control() {
 
 void Control::set_sink(RankChannel::Sink sink) { channel_.set_sink(std::move(sink)); }
 
-void Control::call_often(std::function<bool(Store&)> tick) {
+void Control::set_order_sink(RankChannel::OrderSink sink) { channel_.set_order_sink(std::move(sink)); }
+
+void Control::call_often(std::function<bool()> tick) {
   const std::lock_guard lock(mutex_);
   tick_ = std::move(tick);
 }
@@ -81,10 +83,34 @@ void Control::barrier(const std::string& name, std::chrono::milliseconds patienc
 
 void Control::post(RankMessage message) {
   if (store_) {
+    const bool waited_for = agreement_in(message).has_value();
     channel_.post(std::move(message));
+    if (waited_for) hurry();
   } else {
     channel_.hand_over(rank_, std::move(message));
   }
+}
+
+void Control::tell(int64_t first_rank, int64_t end_rank, const Order& order) {
+  if (store_) {
+    channel_.tell(first_rank, end_rank, order);
+    hurry();
+  } else {
+    channel_.hand_over(order);
+  }
+}
+
+void Control::await_orders(Store& store, std::chrono::milliseconds patience,
+                           const std::function<bool()>& done) {
+  channel_.await_orders(store, patience, done, [this] { check(); });
+}
+
+void Control::hurry() {
+  {
+    const std::lock_guard lock(mutex_);
+    hurry_ = true;
+  }
+  changed_.notify_all();
 }
 
 void Control::finish(std::chrono::milliseconds patience) {
@@ -182,20 +208,28 @@ void Control::talk_to(Store& store) {
   while (true) {
     const auto [last, finishing] = [&] {
       std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, soon ? interval_ / 20 : interval_, [this] { return stop_ || finishing_; });
+      changed_.wait_for(lock, soon ? interval_ / 50 : interval_,
+                        [this] { return stop_ || finishing_ || hurry_; });
+      hurry_ = false;
       return std::pair(stop_, finishing_);
     }();
-    // `finishing` was read before: what has been posted by then is delivered, and nothing comes after it.
+    // What has come is answered at once. `finishing` was read before: what has been posted by then is
+    // delivered, and nothing comes after it.
+    if (rank_ != 0 && !said_finished) channel_.take_orders(store);
     channel_.deliver(store);
     if (finishing && !said_finished) {
       heart_.stop(store);
       channel_.finish(store);
       said_finished = true;
     }
-    if (rank_ == 0 && channel_.collect(store)) {
-      const std::lock_guard lock(mutex_);
-      collected_all_ = true;
-      changed_.notify_all();
+    if (rank_ == 0) {
+      const bool all = channel_.collect(store);
+      channel_.deliver(store);  // what follows from it
+      if (all) {
+        const std::lock_guard lock(mutex_);
+        collected_all_ = true;
+        changed_.notify_all();
+      }
     }
     // Rank 0 may serve the store and be gone as soon as it knows that all have finished: others ask nothing
     // after they have said so.
@@ -208,7 +242,7 @@ void Control::talk_to(Store& store) {
       const std::lock_guard lock(mutex_);
       return tick_;
     }();
-    soon = tick && !failure_.failed() && tick(store);
+    soon = tick && !failure_.failed() && tick();
     if (!said_finished && Clock::now() >= next_beat) {
       beat_and_watch(store);
       next_beat = Clock::now() + std::min<std::chrono::milliseconds>(1s, timeout_.load() / 10);

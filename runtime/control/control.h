@@ -1,5 +1,5 @@
 // What holds the ranks of a job together beside the tensors: a start line, heartbeats, the watchdog, the
-// first failure, and messages to rank 0. One background thread a rank, over the job's store.
+// first failure, messages to rank 0 and its orders. One background thread a rank, over the job's store.
 #pragma once
 
 #include <atomic>
@@ -56,11 +56,14 @@ class Control {
   /// Rank 0 only, before the ranks meet: gets every message of every rank, each rank's in order; on
   /// Control's thread (or, without a store, on the caller's).
   void set_sink(RankChannel::Sink sink);
+  /// Gets what rank 0 tells this rank, in order, also what it has told before; on Control's thread or one
+  /// that takes orders (without a store, on that of tell()).
+  void set_order_sink(RankChannel::OrderSink sink);
   /// From now on SIGINT and SIGTERM do not end the job here: what call_often() calls sees to them.
   void hold_signals() { signals_held_ = true; }
   /// `tick` is called several times a second on Control's thread, if there is a store; after it has returned
-  /// true, again within milliseconds.
-  void call_often(std::function<bool(Store&)> tick);
+  /// true, again within milliseconds, and messages and orders are looked for as often.
+  void call_often(std::function<bool()> tick);
   /// Heartbeats say from now on what the rank does, and the watchdog watches it. `progress` outlives Control.
   /// `last_words` is called before Control ends the process because a request to the store holds the main
   /// thread.
@@ -77,6 +80,13 @@ class Control {
 
   /// Sends a message to rank 0's sink. Does not block.
   void post(RankMessage message);
+  /// Rank 0: an order to ranks `first_rank` to `end_rank` - 1. Does not block.
+  void tell(int64_t first_rank, int64_t end_rank, const Order& order);
+  /// Other ranks: takes in, on this thread, what rank 0 has told; `store` is this thread's. For who waits for
+  /// it.
+  void take_orders(Store& store) { channel_.take_orders(store); }
+  /// Likewise, until `done`. JobEnded, PeerError after `patience`.
+  void await_orders(Store& store, std::chrono::milliseconds patience, const std::function<bool()>& done);
   /// The last call: hands over all messages and says that no more will come. Rank 0 then waits for the other
   /// ranks' last messages, `patience` at most. Heartbeats and watching end. Never throws; also for a job that
   /// has failed.
@@ -93,6 +103,7 @@ class Control {
   std::optional<Failure> failure() const;
 
  private:
+  void hurry();
   void run();                  // the background thread
   void talk_to(Store& store);  // what it does until it is to end
   void beat_and_watch(Store& store);
@@ -113,7 +124,8 @@ class Control {
   // State below is protected by mutex_.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<bool(Store&)> tick_;
+  std::function<bool()> tick_;
+  bool hurry_ = false;          // something is to be sent now
   bool finishing_ = false;      // no more messages will be posted
   bool stop_ = false;           // the background thread is to end
   bool collected_all_ = false;  // rank 0: everybody has finished

@@ -82,10 +82,22 @@ void Journal::begin_plan(int64_t first_minibatch, int64_t period_minibatches) {
 int64_t Journal::start_with_past() {
   AtomicFile file(settings_.folder / "metrics.jsonl");
   int64_t known = 0;
-  const auto keep = [&](const std::string& line, const Json& json) {
-    file.write(line.data(), line.size());
-    file.write("\n", 1);
-    if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
+  std::string lines;  // that are on their way into the file
+  constexpr size_t kPiece = 1 << 16;
+  const auto write = [&] {
+    file.write(lines.data(), lines.size());
+    lines.clear();
+  };
+  const auto keep = [&](const MetricsLine& line) {
+    lines += line.text + "\n";
+    if (lines.size() > kPiece) write();
+    const Json& json = line.json;
+    if (line.minibatch) {
+      next_minibatch_ = line.minibatch->number;
+      elapsed_before_ = line.minibatch->elapsed_seconds;
+      remember(line.minibatch->loss, elapsed_before_);
+      ++known;
+    } else if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
       // It stays as it is.
     } else if (json.contains("recovery")) {
       JsonReader reader(json["recovery"], "metrics.jsonl");
@@ -93,21 +105,17 @@ int64_t Journal::start_with_past() {
     } else if (json.contains("generation")) {
       JsonReader reader(json["generation"], "metrics.jsonl");
       generations_.push_back(GenerationSummary::from_json(reader));
-    } else if (json.contains("evaluation")) {
-      const Json& evaluation = json["evaluation"];
+    } else {
+      const Json& evaluation = json.at("evaluation");
       last_evaluation_ = {number_or_nan(evaluation.at("loss")), number_or_nan(evaluation.at("top1")),
                           evaluation.at("samples").get<int64_t>()};
       if (evaluation.contains("top5")) last_evaluation_->top5 = evaluation["top5"];
-    } else {
-      next_minibatch_ = json.at("minibatch").get<int64_t>();
-      elapsed_before_ = json.at("elapsed_seconds").get<double>();
-      remember(number_or_nan(json.at("loss")), elapsed_before_);
-      ++known;
     }
   };
   if (!settings_.past.empty())
     read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep,
                          settings_.recovery ? &told_minibatches_ : nullptr);
+  write();
   file.commit();
   return known;
 }

@@ -6,8 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <fstream>
+#include <limits>
+#include <string_view>
+#include <type_traits>
 
 #include "graph/error.h"
 
@@ -69,60 +73,98 @@ void MetricsFile::demand_in_place() const {
 
 namespace {
 
+// The number behind `key` in a line as the journal writes it; nothing where it is another line. A loss that
+// is not finite is null.
+template <typename Number>
+std::optional<Number> number_behind(const std::string& line, std::string_view key, size_t from) {
+  const size_t at = line.find(key, from);
+  if (at == std::string::npos) return std::nullopt;
+  const char* begin = line.data() + at + key.size();
+  if constexpr (std::is_floating_point_v<Number>)
+    if (line.compare(at + key.size(), 4, "null") == 0) return std::numeric_limits<Number>::quiet_NaN();
+  Number value{};
+  const auto [end, error] = std::from_chars(begin, line.data() + line.size(), value);
+  return error == std::errc() && (*end == ',' || *end == '}') ? std::optional(value) : std::nullopt;
+}
+
+std::optional<MetricsLine::Minibatch> minibatch_of(const std::string& line) {
+  constexpr std::string_view kBegin = "{\"minibatch\":";
+  if (line.rfind(kBegin, 0) != 0 || line.back() != '}') return std::nullopt;
+  const auto number = number_behind<int64_t>(line, kBegin, 0);
+  const auto loss = number_behind<double>(line, "\"loss\":", kBegin.size());
+  const auto elapsed = number_behind<double>(line, "\"elapsed_seconds\":", kBegin.size());
+  if (!number || !loss || !elapsed) return std::nullopt;
+  return MetricsLine::Minibatch{*number, *loss, *elapsed};
+}
+
+std::optional<MetricsLine::Minibatch> minibatch_of(const Json& json) {
+  const Json minibatch = json.value("minibatch", Json());
+  if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds"))
+    return std::nullopt;
+  return MetricsLine::Minibatch{minibatch.get<int64_t>(), number_or_nan(json["loss"]),
+                                number_or_nan(json["elapsed_seconds"])};
+}
+
+enum class Part { kKept, kLeftOut, kTorn };
+
+// Of a line that is no minibatch's.
+Part part_of(const Json& json, int64_t next_minibatch, int64_t evaluated_epochs) {
+  const auto part = [](bool keep) { return keep ? Part::kKept : Part::kLeftOut; };
+  if (json.contains("evaluation")) {
+    const Json& evaluation = json["evaluation"];
+    if (!evaluation.is_object() || !evaluation.contains("epoch")) return Part::kTorn;
+    const Json& epoch = evaluation["epoch"];
+    const Json within = evaluation.value("minibatches", Json());  // of its epoch
+    return part(within.is_number_integer() ? within <= next_minibatch
+                                           : epoch.is_number_integer() && epoch < evaluated_epochs);
+  }
+  if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
+    const Json& speed = json.begin().value();  // their only key
+    const Json found = speed.is_object() ? speed.value("found", Json()) : Json();
+    if (!found.is_number_integer()) return Part::kTorn;
+    // A drain before `next_minibatch` is the checkpoint's own: a run that goes on from it has it behind
+    // itself.
+    return part(found < next_minibatch || (json.contains("spread") && found == next_minibatch));
+  }
+  if (json.contains("recovery")) return Part::kKept;
+  if (!json.contains("generation")) return Part::kTorn;
+  const Json& generation = json["generation"];
+  const Json first = generation.is_object() ? generation.value("first_minibatch", Json()) : Json();
+  return first.is_number_integer() ? part(first < next_minibatch) : Part::kTorn;
+}
+
 // The file's lines up to the first that is torn or none of metrics.jsonl, those with a wanted evaluation or
 // minibatch only. Returns the number behind the last minibatch before next_minibatch, -1 where there is none
 // or a gap.
 int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                   const std::function<void(const std::string&, const Json&)>& keep, int64_t* told) {
+                   const std::function<void(const MetricsLine&)>& keep, int64_t* told) {
   std::ifstream in(file);
   int64_t expected = -1;
-  std::string line;
-  while (std::getline(in, line) && !in.eof()) {  // a line without its end is torn
-    Json json;
-    try {
-      json = parse_json(line, file.string());
-    } catch (const InputError&) {
-      break;
+  std::string text;
+  while (std::getline(in, text) && !in.eof()) {  // a line without its end is torn
+    MetricsLine line{text, minibatch_of(text), {}};
+    if (!line.minibatch) {
+      try {
+        line.json = parse_json(text, file.string());
+      } catch (const InputError&) {
+        break;
+      }
+      if (!line.json.is_object()) break;
+      line.minibatch = minibatch_of(line.json);
     }
-    if (!json.is_object()) break;
-    if (json.contains("evaluation")) {
-      const Json& evaluation = json["evaluation"];
-      if (!evaluation.is_object() || !evaluation.contains("epoch")) break;
-      const Json& epoch = evaluation["epoch"];
-      const Json within = evaluation.value("minibatches", Json());  // of its epoch
-      if (within.is_number_integer() ? within <= next_minibatch
-                                     : epoch.is_number_integer() && epoch < evaluated_epochs)
-        keep(line, json);
+    if (!line.minibatch) {
+      const Part part = part_of(line.json, next_minibatch, evaluated_epochs);
+      if (part == Part::kTorn) break;
+      if (part == Part::kKept) keep(line);
       continue;
     }
-    if (json.contains("speed") || json.contains("link") || json.contains("spread")) {
-      const Json& speed = json.begin().value();  // their only key
-      const Json found = speed.is_object() ? speed.value("found", Json()) : Json();
-      if (!found.is_number_integer()) break;
-      // A drain before `next_minibatch` is the checkpoint's own: a run that goes on from it has it behind
-      // itself.
-      if (found < next_minibatch || (json.contains("spread") && found == next_minibatch)) keep(line, json);
-      continue;
-    }
-    if (json.contains("recovery")) {
-      keep(line, json);
-      continue;
-    }
-    if (json.contains("generation")) {
-      const Json& generation = json["generation"];
-      const Json first = generation.is_object() ? generation.value("first_minibatch", Json()) : Json();
-      if (!first.is_number_integer()) break;
-      if (first < next_minibatch) keep(line, json);
-      continue;
-    }
-    const Json minibatch = json.value("minibatch", Json());
-    if (!minibatch.is_number_integer() || !json.contains("loss") || !json.contains("elapsed_seconds")) break;
-    *told = std::max(*told, minibatch.get<int64_t>() + 1);
+    const int64_t minibatch = line.minibatch->number;
+    *told = std::max(*told, minibatch + 1);
     // An evaluation may stand behind minibatches of the next epoch: all the lines are looked through.
     if (minibatch >= next_minibatch) continue;
     if (expected >= 0 && minibatch != expected) return -1;
-    expected = minibatch.get<int64_t>() + 1;
-    keep(line, json);
+    expected = minibatch + 1;
+    keep(line);
   }
   return expected;
 }
@@ -130,9 +172,8 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
 }  // namespace
 
 bool read_metrics_history(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                          const std::function<void(const std::string& line, const Json& json)>& keep,
-                          int64_t* told) {
-  const auto nothing = [](const std::string&, const Json&) {};
+                          const std::function<void(const MetricsLine&)>& keep, int64_t* told) {
+  const auto nothing = [](const MetricsLine&) {};
   int64_t ignored = 0;
   const int64_t end = read_lines(file, next_minibatch, evaluated_epochs, nothing, told ? told : &ignored);
   if (end != next_minibatch && (next_minibatch > 0 || end >= 0)) return false;

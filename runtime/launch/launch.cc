@@ -522,8 +522,13 @@ Ending Launcher::ending_of(const Child& child) const {
   if (!WIFEXITED(child.status)) return Ending::kLost;
   const auto code = static_cast<ExitCode>(WEXITSTATUS(child.status));
   if (code == ExitCode::kDone) return Ending::kDone;
-  if (code == ExitCode::kPeerLost || code == ExitCode::kInterrupted || code == ExitCode::kTerminated)
-    return Ending::kFollowed;
+  if (code == ExitCode::kInterrupted || code == ExitCode::kTerminated) return Ending::kFollowed;
+  if (code == ExitCode::kPeerLost) {
+    // It may be gone before the one whose error it heard of.
+    const bool of_error = failure_ && failure_->code != ExitCode::kPeerLost &&
+                          failure_->code != ExitCode::kInterrupted && failure_->code != ExitCode::kTerminated;
+    return of_error ? Ending::kFailed : Ending::kFollowed;
+  }
   return child.host.empty() || WEXITSTATUS(child.status) != kRemoteShellFailed ? Ending::kFailed
                                                                                : Ending::kLost;
 }

@@ -1,6 +1,7 @@
 #include "runtime/messages/rank_message.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "runtime/messages/message_codec.h"
 
@@ -170,7 +171,33 @@ ProbedExchange read_exchange(const Json& json) {
   return {json.at(0).get<std::vector<int64_t>>(), json.at(1), json.at(2), json.at(3)};
 }
 
-const std::tuple kKinds = {
+Json write_signal(const SignalHeard& heard) { return heard.signal; }
+SignalHeard read_signal(const Json& json) { return {json.get<int>()}; }
+
+Json write_begun(const BegunUpTo& begun) { return {begun.round, begun.minibatch}; }
+BegunUpTo read_begun(const Json& json) { return {json.at(0), json.at(1)}; }
+
+template <typename T>
+Json write_round(const T& said) {
+  return said.round;
+}
+template <typename T>
+T read_round(const Json& json) {
+  return {json.get<int64_t>()};
+}
+
+Json write_norms(const GradientNorms& told) {
+  Json norms = Json::array();
+  for (const double norm : told.norms) norms.push_back(finite_or_null(norm));
+  return {told.minibatch, told.stage, std::move(norms)};
+}
+GradientNorms read_norms(const Json& json) {
+  GradientNorms told{json.at(0), json.at(1), {}};
+  for (const Json& norm : json.at(2)) told.norms.push_back(number_or_nan(norm));
+  return told;
+}
+
+const std::tuple kMessageKinds = {
     MessageKind<MinibatchLoss>{"minibatch", write_loss, read_loss},
     MessageKind<EvaluationBegins>{"evaluation begins", write_begins, read_begins},
     MessageKind<EvaluationPart>{"evaluation", write_evaluation, read_evaluation},
@@ -188,12 +215,30 @@ const std::tuple kKinds = {
     MessageKind<ProbedPair>{"probed pair", write_pair, read_pair},
     MessageKind<CrowdSample>{"probed crowd", write_crowd, read_crowd},
     MessageKind<ProbedExchange>{"probed sum", write_exchange, read_exchange},
+    MessageKind<SignalHeard>{"signal", write_signal, read_signal},
+    MessageKind<BegunUpTo>{"begun", write_begun, read_begun},
+    MessageKind<StopKnown>{"stop known", write_round, read_round},
+    MessageKind<ChangeMade>{"change made", write_round, read_round},
+    MessageKind<GradientNorms>{"norms", write_norms, read_norms},
 };
 
 }  // namespace
 
-std::string text_of(const RankMessage& message) { return encoded(message, kKinds); }
+std::string text_of(const RankMessage& message) { return encoded(message, kMessageKinds); }
 
-RankMessage rank_message_of(const std::string& text) { return decoded<RankMessage>(text, kKinds); }
+RankMessage rank_message_of(const std::string& text) { return decoded<RankMessage>(text, kMessageKinds); }
+
+std::optional<AgreementMessage> agreement_in(const RankMessage& message) {
+  return std::visit(
+      []<typename T>(const T& told) -> std::optional<AgreementMessage> {
+        if constexpr (std::is_constructible_v<AgreementMessage, const T&>) return AgreementMessage(told);
+        return std::nullopt;
+      },
+      message);
+}
+
+RankMessage message_of(const AgreementMessage& agreement) {
+  return std::visit([](const auto& said) { return RankMessage(said); }, agreement);
+}
 
 }  // namespace pipewright

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/summary.h"
+#include "runtime/messages/agreement.h"
 #include "runtime/messages/checkpoint_stage.h"
 #include "runtime/messages/evaluated_minibatch.h"
 #include "runtime/messages/probed.h"
@@ -80,11 +81,16 @@ struct WeightsSaved {};
 using RankMessage =
     std::variant<MinibatchLoss, EvaluationBegins, EvaluationPart, RankSummary, SpeedChange, DrainSpread,
                  EpochSummary, TraceDocument, GenerationSummary, CheckpointPart, WeightsSaved, MessageLog,
-                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange>;
+                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange, SignalHeard, BegunUpTo,
+                 StopKnown, ChangeMade, GradientNorms>;
 
 /// One line. Without a schema: ranks of a job are of one build. Numbers that are not finite become NaN.
 std::string text_of(const RankMessage& message);
 /// InputError if it is none.
 RankMessage rank_message_of(const std::string& text);
+
+/// What ranks wait for until rank 0 has heard it: of other messages it is enough that they come.
+std::optional<AgreementMessage> agreement_in(const RankMessage& message);
+RankMessage message_of(const AgreementMessage& agreement);
 
 }  // namespace pipewright

@@ -147,7 +147,10 @@ void Training::tell_learning_rate() const {
   for (const std::string& line : lines) std::fprintf(stderr, "learning rate: %s\n", line.c_str());
 }
 
-void Training::take(int64_t rank, RankMessage message) { messages_->put(rank, std::move(message)); }
+void Training::take(int64_t rank, RankMessage message) {
+  if (auto agreement = agreement_in(message)) return coordination_->take(rank, std::move(*agreement));
+  messages_->put(rank, std::move(message));
+}
 
 void Training::prepare() {
   done_ = data_.first_minibatch();
@@ -157,6 +160,7 @@ void Training::prepare() {
   open_checkpoints();
   if (job_.decides) policy_ = make_adapt_policy(job_.run.adapt);
   serve_groups();
+  prepare_to_follow();
   open_cache();
   const auto source = start_of(job_.run, job_.model, job_.resume, /*in_flight=*/pipeline_began_ < done_);
   start_generation(job_.generation_at(done_), source.get());
@@ -256,9 +260,9 @@ void Training::save_model() {
 
 // Between two actions, and around what is done between spans.
 void Training::fault_point() {
-  if (!faults_.next() || !stop_ || session_.place().world_size == 1) return;
+  if (!faults_.next() || !stops_on_the_way_ || session_.place().world_size == 1) return;
   // The signal is heard before this rank goes on, or the change that comes before it.
-  while (!stop_->under_way()) {
+  while (!orders_->under_way()) {
     control().check();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -269,8 +273,8 @@ void Training::stop() {
   for (CheckpointSeries* series : all_series()) series->complete();
   if (kept_) kept_->end_copies();
   control().barrier("stopped", session_.start_patience(), Meeting::kEnd);
-  const Failure failure{session_.place().rank, exit_code_of_signal(stop_->signal()),
-                        words_of_signal(stop_->signal()) +
+  const Failure failure{session_.place().rank, exit_code_of_signal(orders_->signal()),
+                        words_of_signal(orders_->signal()) +
                             (checkpoints_->last().empty() ? "" : "; left " + checkpoints_->last().string())};
   throw JobEnded(failure.code, failure.message, failure);
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,9 @@
 #include "models/memory/memory_meter.h"
 #include "runtime/checkpoint/checkpoint_series.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/control/coordination.h"
 #include "runtime/control/fault_points.h"
-#include "runtime/control/stop_agreement.h"
+#include "runtime/control/standing_orders.h"
 #include "runtime/generation/generation.h"
 #include "runtime/generation/training_data.h"
 #include "runtime/groups/group_client.h"
@@ -88,11 +90,14 @@ class Training : private RankTask {
   // training_changes.cc: from one plan to the next.
   void write_changes();
   void write_list_of_changes();
+  void prepare_to_follow();
   void prepare_to_stop();
   void ask_policy(int64_t minibatch);
   bool has_decided_change() const;
   void take_decided_change();
   void take_change(PlannedChange change, int64_t minibatch);
+  void note_change(PlannedChange change, int64_t minibatch);
+  void tell_change();
   int64_t end_of_generation() const;
   void start_generation(int64_t number, StateSource* source);
   GroupClientSettings group_client_settings(int64_t generation);
@@ -107,9 +112,8 @@ class Training : private RankTask {
   // training_decisions.cc: where the pipeline is empty.
   bool decides_here() const;
   void decide_drained();
-  std::string decision_of_policy();
-  std::vector<double> gathered_norms(size_t layers);
-  void hear_of_decisions(int64_t ended);
+  std::string decision_of_policy(const AskPolicy& asked);
+  std::string awaited_decision();
 
   // training_checkpoints.cc
   void open_checkpoints();
@@ -135,11 +139,12 @@ class Training : private RankTask {
   const Plan& plan_in_force() const { return generation_ ? generation_->plan() : job_.plan; }
   /// A signal ends the run there.
   bool stops_at(int64_t minibatch) const {
-    return stop_ && stop_->stop_before() <= minibatch && stop_->signal() != 0 &&
-           stop_->stop_before() < data_.length().minibatches;
+    return orders_->stop_before() <= minibatch && orders_->signal() != 0 &&
+           orders_->stop_before() < data_.length().minibatches;
   }
 
-  Job job_;  // its changes grow when the policy decides
+  Job job_;                   // its changes grow when the policy decides
+  std::mutex changes_mutex_;  // while they grow, and while a thread of Control reads them
   const std::filesystem::path folder_;
   const TrainingData data_;
   const std::unique_ptr<Dataset> evaluation_data_;
@@ -148,9 +153,9 @@ class Training : private RankTask {
   std::unique_ptr<AdaptPolicy> policy_;            // if it decides on the way; rank 0 asks it
   std::unique_ptr<const CoreReader> core_reader_;  // if the policy reads cores and there is something to read
   std::optional<LayerNorms> layer_norms_;          // if the policy reads gradients
-  std::string own_norms_;                          // rank 0: what it has taken of them
-  std::unique_ptr<StopAgreement> stop_;  // if a signal leaves a checkpoint or the policy decides; Control's
-                                         // thread calls it
+  std::unique_ptr<StandingOrders> orders_;
+  bool stops_on_the_way_ = false;               // a signal leaves a checkpoint, or the policy decides
+  std::unique_ptr<Coordination> coordination_;  // rank 0; Control's thread uses it too
   RankSession session_;
   FaultPoints faults_{session_.place().rank};
   std::unique_ptr<GroupLog> group_log_;           // rank 0, where pipelines ask it for groups or minibatches

@@ -14,17 +14,6 @@
 namespace pipewright {
 namespace {
 
-// In the store: the number of the generation that ended last and how, for ranks that had no part in it.
-constexpr const char* kEndedKey = "generation/ended";
-
-std::string ended_text(int64_t generation, bool stopped, int64_t next_minibatch) {
-  Json json;
-  json["generation"] = generation;
-  json["stopped"] = stopped;
-  json["next_minibatch"] = next_minibatch;
-  return json.dump();
-}
-
 // Its plan says what is frozen.
 PlanChange recorded(const PlannedChange& change, const std::string& plan) {
   return {change.minibatch, plan, {}, change.gradient_accumulation, change.learning_rate_scale};
@@ -57,32 +46,48 @@ void Training::write_list_of_changes() {
   write_file(folder_ / kChangesName, plan_changes_text(changes));
 }
 
-void Training::prepare_to_stop() {
-  const bool heeds_signals = job_.run.checkpoint.on_signal;
-  if (!heeds_signals && !job_.decides) return;
+// Before any rank tells rank 0 anything, and rank 0 the others.
+void Training::prepare_to_follow() {
   const Place& place = session_.place();
-  if (policy_ && policy_->reads_cores()) core_reader_ = core_reader_of(job_.device);
-  if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
-  const auto stop_after = [this](int64_t last_started) {
-    const int64_t generation = job_.generation_at(last_started + 1);
+  const bool heeds_signals = job_.run.checkpoint.on_signal;
+  stops_on_the_way_ = heeds_signals || job_.decides;
+  orders_ = std::make_unique<StandingOrders>(
+      StandingOrders::Settings{data_.first_minibatch(), heeds_signals, place.world_size == 1,
+                               [this](RankMessage message) { control().post(std::move(message)); }});
+  control().set_order_sink([this](const Order& order) { orders_->take(order); });
+  if (place.rank != 0) return;
+  const auto stop_behind = [this](int64_t last_begun) {
+    const std::lock_guard lock(changes_mutex_);
+    const int64_t generation = job_.generation_at(last_begun + 1);
     const auto stop = [&](int64_t last) {
       return unplanned_stop(last,
                             shape_of(job_.plan_of(generation), job_.gradient_accumulation_of(generation)),
                             data_.length_of(generation));
     };
     return group_server_ && shares_minibatches(job_.run.sync)
-               ? group_server_->stop_handing_out(generation, last_started, stop)
-               : stop(last_started);
+               ? group_server_->stop_handing_out(generation, last_begun, stop)
+               : stop(last_begun);
   };
-  stop_ = std::make_unique<StopAgreement>(StopAgreement::Settings{
-      place.rank, place.world_size, data_.first_minibatch(), heeds_signals, stop_after});
-  if (heeds_signals) control().hold_signals();
-  control().call_often([this](Store& store) { return stop_->tick(store); });
+  coordination_ = std::make_unique<Coordination>(Coordination::Settings{
+      {place.world_size, heeds_signals},
+      [this](int64_t first, int64_t end, const Order& order) { control().tell(first, end, order); },
+      stop_behind});
+}
+
+void Training::prepare_to_stop() {
+  if (!stops_on_the_way_) return;
+  if (policy_ && policy_->reads_cores()) core_reader_ = core_reader_of(job_.device);
+  if (policy_ && policy_->reads_gradients()) layer_norms_.emplace(job_.model.graph);
+  if (job_.run.checkpoint.on_signal) control().hold_signals();
+  control().call_often([this] {
+    const bool waits = orders_->look_for_signal();
+    return waits || (coordination_ && coordination_->waits());
+  });
 }
 
 // Rank 0 is about to begin the minibatch. What the run's past has decided is done before anything new.
 void Training::ask_policy(int64_t minibatch) {
-  if (session_.place().rank != 0 || !policy_ || stop_->under_way() ||
+  if (session_.place().rank != 0 || !policy_ || orders_->under_way() ||
       generation_->number() + 1 < job_.generations())
     return;
   try {
@@ -91,7 +96,9 @@ void Training::ask_policy(int64_t minibatch) {
                                      data_.length().minibatches_per_epoch, link_speeds_.slow(),
                                      policy_->reads_cores() ? cores_.take_all() : decltype(RunNow::cores){}});
     if (!decision) return;
-    stop_->propose(text_of(settled_change(job_, std::move(*decision))));
+    std::string change = text_of(settled_change(job_, std::move(*decision)));
+    orders_->propose();
+    coordination_->propose(std::move(change));
   } catch (const Error& error) {
     const std::string remedy = error.remedy().empty() ? "" : "\n  " + error.remedy();
     std::fprintf(stderr, "adapt: refused, training goes on under the plan in force: %s%s\n", error.what(),
@@ -100,16 +107,27 @@ void Training::ask_policy(int64_t minibatch) {
 }
 
 bool Training::has_decided_change() const {
-  return stop_ && stop_->stop_before() != StopAgreement::kNever && stop_->signal() == 0 &&
-         generation_->number() + 1 == job_.generations() && stop_->stop_before() < data_.length().minibatches;
+  return orders_->stop_before() != StandingOrders::kNever && orders_->signal() == 0 &&
+         generation_->number() + 1 == job_.generations() &&
+         orders_->stop_before() < data_.length().minibatches;
 }
 
 // From now on it is a change like one that was known beforehand, and will be if the run goes on from here.
-void Training::take_decided_change() { take_change(change_from(stop_->change()), stop_->stop_before()); }
+void Training::take_decided_change() { take_change(change_from(orders_->change()), orders_->stop_before()); }
 
 void Training::take_change(PlannedChange change, int64_t minibatch) {
+  note_change(std::move(change), minibatch);
+  tell_change();
+}
+
+void Training::note_change(PlannedChange change, int64_t minibatch) {
   change.minibatch = minibatch;
+  const std::lock_guard lock(changes_mutex_);
   job_.changes.push_back(std::move(change));
+}
+
+// The last one, to who reads the run folder and the terminal.
+void Training::tell_change() {
   if (!journal_) return;
   const int64_t number = job_.generations() - 1;
   write_document(folder_ / generation_plan_name(number), job_.plan_of(number));
@@ -127,13 +145,13 @@ int64_t Training::end_of_generation() const {
   int64_t end = std::min(length.minibatches, length.plan_end);
   const int64_t next = generation_->number() + 1;
   if (next < job_.generations()) end = std::min(end, job_.first_minibatch_of(next));
-  return stop_ && stop_->signal() == 0 ? std::min(end, stop_->stop_before()) : end;
+  return orders_->signal() == 0 ? std::min(end, orders_->stop_before()) : end;
 }
 
 // Rank 0 has part in every plan.
 void Training::tell_end_of_generation(bool stopped) {
-  if (session_.place().rank == 0 && generation_->plan().world_size < session_.place().world_size)
-    session_.store()->set(kEndedKey, ended_text(generation_->number(), stopped, done_));
+  if (coordination_)
+    coordination_->end_generation({{generation_->number(), stopped, done_}, generation_->plan().world_size});
 }
 
 // Of a generation in which this rank has no part.
@@ -142,22 +160,22 @@ void Training::wait_for_end_of_generation() {
   while (true) {
     control().check();
     advance_checkpoints();
-    if (const auto text = session_.store()->try_get(kEndedKey)) {
-      const Json ended = parse_json(*text, "end of a generation");
-      const int64_t number = ended.at("generation").get<int64_t>();
-      if (number >= generation_->number()) {
-        // In one that has ended since then this rank had no part either: it could not have gone on without.
-        if (has_decided_change()) take_decided_change();
-        hear_of_decisions(number);
-        if (number > generation_->number()) start_generation(number, nullptr);
-        done_ = ended.at("next_minibatch").get<int64_t>();
-        pipeline_began_ = done_;
-        // An epoch that is over has been evaluated by the others.
-        const int64_t epochs = done_ / data_.length().minibatches_per_epoch;
-        if (evaluation_data_) evaluated_epochs_ = std::max(evaluated_epochs_, epochs);
-        if (ended.at("stopped").get<bool>()) stop();
-        return;
+    control().take_orders(*session_.store());
+    while (const auto next = orders_->next_at_drain()) {
+      if (const auto* decided = std::get_if<DrainDecided>(&*next)) {
+        take_change(change_from(decided->change), decided->minibatch);
+        continue;
       }
+      const auto& ended = std::get<GenerationEnded>(*next);
+      PW_CHECK_EQ(ended.generation, generation_->number());
+      if (has_decided_change()) take_decided_change();
+      done_ = ended.next_minibatch;
+      pipeline_began_ = done_;
+      // An epoch that is over has been evaluated by the others.
+      const int64_t epochs = done_ / data_.length().minibatches_per_epoch;
+      if (evaluation_data_) evaluated_epochs_ = std::max(evaluated_epochs_, epochs);
+      if (ended.stopped) stop();
+      return;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -199,7 +217,7 @@ void Training::change_plan() {
   change.drain_seconds = drain_seconds_;
   change.reason = job_.reason_of(next);
   tell_generation(change);
-  if (stop_ && stop_->stop_before() == done_ && stop_->signal() == 0) stop_->go_on();
+  if (orders_->stop_before() == done_ && orders_->signal() == 0) orders_->go_on();
   fault_point();
 }
 

@@ -27,10 +27,10 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   const Worker& worker = generation_->worker();
   const int64_t stage = worker.stage().stage(), rank = session_.place().rank;
   const auto add = [&](auto observer) { hooks.observers.push_back(std::move(observer)); };
-  if (stop_) {
+  if (stops_on_the_way_) {
     add(std::make_shared<BeforeForwards>(stage, [this, stage](int64_t minibatch) {
       ask_policy(minibatch);
-      if (stage == 0) stop_->enter(minibatch, [this] { control().check(); });
+      if (stage == 0) orders_->enter(minibatch, [this] { control().check(); });
     }));
   }
   add(times);
@@ -69,7 +69,7 @@ void Training::train_generation() {
                                          [this](int64_t k) { return data_.request(k); }));
     }
     const bool stops = stops_at(span.end());
-    done_ = stop_ ? std::min(span.end(), stop_->stop_before()) : span.end();
+    done_ = std::min(span.end(), orders_->stop_before());
     const bool cut_short = done_ < span.end();
     // A checkpoint of a signal can have minibatches in flight where replicas are equal without a drain.
     const bool drains = !stops || !sync_facts(job_.run.sync).keeps_replicas_equal;
@@ -80,7 +80,7 @@ void Training::train_generation() {
         control().post(DrainSpread{done_, *spread});
     }
     // Before anything can be written that lies behind it.
-    if (has_decided_change() && stop_->stop_before() == done_) {
+    if (has_decided_change() && orders_->stop_before() == done_) {
       take_decided_change();
     } else if (!cut_short && !stops) {
       decide_drained();
@@ -138,7 +138,7 @@ void Training::train_span(Span span, const PointsWithin& within) {
   const auto last_forward = std::make_shared<LastForward>();
   add_observers(hooks, times);
   hooks.observers.push_back(last_forward);
-  if (stop_) hooks.stop_before = [this] { return stop_->stop_before(); };
+  if (stops_on_the_way_) hooks.stop_before = [this] { return orders_->stop_before(); };
   hooks.fields = [&](int64_t stage, int64_t k) {
     std::vector<at::Tensor> fields;
     if (prefix && stage == 0) {
@@ -175,7 +175,7 @@ void Training::train_span(Span span, const PointsWithin& within) {
   hooks.checkpoints.assign(checkpoints.begin(), checkpoints.end());
   hooks.checkpoint = [this, &worker, &within](int64_t n, StageReplica& stage) {
     // Where another plan takes over the pipeline drains first.
-    if (stop_ && stop_->stop_before() == n && !stops_at(n)) return;
+    if (orders_->stop_before() == n && !stops_at(n)) return;
     session_.rest();  // a slow disk is no update that hangs
     std::vector<CheckpointSeries*> due;
     for (const auto& [series, points] : within)

@@ -239,9 +239,8 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   TrainedModel model;
   const int64_t end = checkpoint.manifest.next_minibatch;
   const auto file = run_folder / "metrics.jsonl";
-  read_metrics_history(file, end, 0, [&](const std::string&, const Json& json) {
-    if (json.contains("minibatch") && json.at("minibatch") >= first)
-      model.losses.push_back(number_or_nan(json.at("loss")));
+  read_metrics_history(file, end, 0, [&](const MetricsLine& line) {
+    if (line.minibatch && line.minibatch->number >= first) model.losses.push_back(line.minibatch->loss);
   });
   if (static_cast<int64_t>(model.losses.size()) != end - first) {
     throw InputError(file.string() + ": does not have the losses of minibatches " + std::to_string(first) +

@@ -168,6 +168,12 @@ TEST_CASE("a run that cannot go on leaves a checkpoint and says what is missing"
     CHECK(process.wait(60s) == 5);
     CHECK_THAT(process.error(), Catch::Contains("in a row"));
   }
+  SECTION("a rank has an error of its own, which would come again") {
+    Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, plan + kRestart),
+                    folder / "out", folder / "err", faults("1:120:throw"));
+    CHECK(process.wait(60s) == 1);
+    CHECK_THAT(process.error(), Catch::Contains("a fault at point 120") && !Catch::Contains("start 2"));
+  }
   SECTION("its launcher is killed: what was kept in memory is found by the next one") {
     Process process(std::vector<std::string>{program("runtime"), "launch"} +
                         job(output, plan + kRestart + std::vector<std::string>{"--minibatches", "100000"}),
@@ -185,7 +191,8 @@ TEST_CASE("a run that cannot go on leaves a checkpoint and says what is missing"
     }));
     CAPTURE(next.error());
     CHECK(eventually(60s, [&] { return next.error().find("goes on from") != std::string::npos; }));
-    return;
+    next.signal(SIGTERM);
+    next.wait(60s);
   }
   CHECK(nothing_is_kept(output));
 }

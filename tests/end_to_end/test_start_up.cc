@@ -11,6 +11,7 @@
 #include "runtime/control/control.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/rank_session.h"
+#include "runtime/messages/order.h"
 #include "runtime/transport/ask_store.h"
 #include "runtime/transport/store.h"
 #include "tests/end_to_end/commands.h"
@@ -235,7 +236,7 @@ TEST_CASE("launch's store: only this host reaches it, only who knows the secret 
     stranger.set("pipewright/0/" + key, std::vector<uint8_t>(value.begin(), value.end()));
   };
   say("failure", Failure{1, ExitCode::kFailed, "forged"}.to_text());
-  say("stop/signal", "15");
+  say("orders/1/0", text_of(Order(BeginNoMore{1, 15})) + "\n");
   const size_t before = lines();
   CHECK(eventually(60s, [&] { return lines() > before + 50; }));
   CHECK(launcher.wait(0ms) == Process::kRunning);

@@ -106,7 +106,7 @@ TEST_CASE("control: last words that come while the background thread is busy els
   std::thread ending;
   std::atomic<bool> begun = false;
   std::atomic<bool> tried = false;
-  ranks[1].call_often([&](Store&) {  // on the background thread, after it has delivered
+  ranks[1].call_often([&] {  // on the background thread, after it has delivered
     if (begun.exchange(true)) return false;
     ending = std::thread([&] {
       ranks[1].post(text("last words"));
@@ -261,7 +261,7 @@ TEST_CASE("control: nobody who reaches the port can end the job or post a messag
   };
   say("failure", Failure{1, ExitCode::kFailed, "forged"}.to_text());
   say("messages/1/0", text_of(text("forged")) + "\n");
-  say("stop/signal", "2");
+  say("orders/1/0", text_of(Order(BeginNoMore{1, 2})) + "\n");
   stranger.add("job/messages", 1);
   ranks.let_beat(0, 3);
   ranks.let_beat(1, 3);

@@ -2,7 +2,7 @@
 // store where to drain.
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_points.h"
-#include "runtime/control/stop_agreement.h"
+#include "tests/runtime/control/agreeing_rank.h"
 #include "tests/runtime/generation/generations.h"
 
 using namespace pipewright;
@@ -34,9 +34,9 @@ class Decided {
     DecidedRun decided;
     decided.run = all_.run(transport, [&](int64_t rank, Transport* links) {
       try {
-        StopAgreement stop({rank, world_of(plans_), 0, /*heeds_signals=*/false, [&](int64_t last) {
-                              return unplanned_stop(last, shape(current_), length(current_));
-                            }});
+        AgreeingRank stop({rank, world_of(plans_), 0, /*heeds_signals=*/false, [&](int64_t last) {
+                             return unplanned_stop(last, shape(current_), length(current_));
+                           }});
         std::optional<Control> control;
         if (links) control.emplace(*this, stop);
         train_rank(rank, links, stop);
@@ -52,7 +52,7 @@ class Decided {
  private:
   // The thread that talks to the others.
   struct Control {
-    Control(Decided& decided, StopAgreement& stop)
+    Control(Decided& decided, AgreeingRank& stop)
         : decided_(decided), thread_([&] {
             Store store = Store::join("127.0.0.1", decided.server_.port(), std::chrono::seconds(20));
             while (!end_) {
@@ -83,17 +83,18 @@ class Decided {
     if (failed_) throw PeerError("another rank has failed");
   }
 
-  void train_rank(int64_t rank, Transport* links, StopAgreement& stop) {
+  void train_rank(int64_t rank, Transport* links, AgreeingRank& agreeing) {
+    StandingOrders& stop = agreeing.orders();
     NamedState state;
     int64_t done = 0;
     for (size_t g = 0;; ++g) {
       const auto worker = all_.start(rank, links, plans_[g], g > 0 ? &plans_[g - 1] : nullptr, state);
       if (g > 0) stop.go_on();
       if (worker) {
-        train(rank, g, *worker, stop, done);
+        train(rank, g, *worker, agreeing, done);
         state = state_of(*worker, done);
       } else {
-        while (stop.stop_before() == StopAgreement::kNever && !over_) {
+        while (stop.stop_before() == StandingOrders::kNever && !over_) {
           check();
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -109,7 +110,8 @@ class Decided {
     }
   }
 
-  void train(int64_t rank, size_t g, Worker& worker, StopAgreement& stop, int64_t& done) {
+  void train(int64_t rank, size_t g, Worker& worker, AgreeingRank& agreeing, int64_t& done) {
+    StandingOrders& stop = agreeing.orders();
     std::mt19937_64 random(seed_ + g);
     if (rank == 0) {
       current_ = g;
@@ -121,7 +123,7 @@ class Decided {
       check();
       if (action.kind != ActionKind::kForward) return;
       if (rank == 0 && g + 1 < plans_.size() && !stop.under_way() && random() % 6 == 0)
-        stop.propose(std::to_string(g + 1));
+        agreeing.propose(std::to_string(g + 1));
       if (action.stage_or(worker.stage().stage()) == 0) stop.enter(action.index, [this] { check(); });
     }));
     while (done < std::min(whole_.minibatches, stop.stop_before())) {

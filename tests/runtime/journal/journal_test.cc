@@ -47,9 +47,8 @@ EvaluatedMinibatch mean_of_samples(int64_t minibatch, double loss, int64_t corre
 std::vector<std::string> history_of(const std::filesystem::path& file, int64_t next_minibatch,
                                     int64_t evaluated_epochs) {
   std::vector<std::string> lines;
-  const bool whole =
-      read_metrics_history(file, next_minibatch, evaluated_epochs,
-                           [&](const std::string& line, const Json&) { lines.push_back(line); });
+  const bool whole = read_metrics_history(file, next_minibatch, evaluated_epochs,
+                                          [&](const MetricsLine& line) { lines.push_back(line.text); });
   CHECK((whole || lines.empty()));
   return lines;
 }

@@ -1,6 +1,6 @@
 // Where to stop: ranks as threads that work on different minibatches when a change of plan is proposed, and
 // then another, and when a signal comes.
-#include "runtime/control/stop_agreement.h"
+#include "runtime/control/standing_orders.h"
 
 #include <catch2/catch.hpp>
 #include <csignal>
@@ -9,10 +9,12 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "runtime/control/control.h"
+#include "runtime/control/signals.h"
+#include "tests/runtime/control/agreeing_rank.h"
 #include "tests/support/long.h"
 
 using namespace pipewright;
+using pipewright::testing::AgreeingRank;
 
 namespace {
 
@@ -30,10 +32,10 @@ struct World {
 // One after the other: what to stop for is proposed as soon as nothing is under way, then the signal comes.
 std::vector<Lived> live(const World& world, const std::vector<std::string>& changes, Store& server,
                         const std::string& name, uint64_t seed) {
-  std::vector<std::unique_ptr<StopAgreement>> ranks;
+  std::vector<std::unique_ptr<AgreeingRank>> ranks;
   for (int64_t rank = 0; rank < world.ranks; ++rank)
-    ranks.push_back(std::make_unique<StopAgreement>(
-        StopAgreement::Settings{rank, world.ranks, world.first, true, world.stop_after}));
+    ranks.push_back(std::make_unique<AgreeingRank>(
+        AgreeingRank::Settings{rank, world.ranks, world.first, true, world.stop_after}));
   std::atomic<bool> end = false;
   std::vector<std::thread> controls;
   for (int64_t rank = 0; world.ranks > 1 && rank < world.ranks; ++rank) {
@@ -49,7 +51,7 @@ std::vector<Lived> live(const World& world, const std::vector<std::string>& chan
   std::vector<std::thread> workers;
   for (int64_t rank = 0; rank < world.ranks; ++rank) {
     workers.emplace_back([&, rank] {
-      StopAgreement& mine = *ranks[static_cast<size_t>(rank)];
+      StandingOrders& mine = ranks[static_cast<size_t>(rank)]->orders();
       Lived& life = lives[static_cast<size_t>(rank)];
       std::mt19937_64 random(seed + static_cast<uint64_t>(rank));
       const auto rest = [&](uint64_t most) {
@@ -60,14 +62,14 @@ std::vector<Lived> live(const World& world, const std::vector<std::string>& chan
       while (true) {
         if (rank == 0 && !mine.under_way() && random() % 4 == 0) {
           if (proposed < changes.size()) {
-            mine.propose(changes[proposed++]);
+            ranks[0]->propose(changes[proposed++]);
           } else {
             received_signal = SIGTERM;
           }
         }
         if (rank < world.entries) mine.enter(k, [] {});
         const int64_t stop = mine.stop_before();
-        if (rank >= world.entries ? stop == StopAgreement::kNever : k < stop) {
+        if (rank >= world.entries ? stop == StandingOrders::kNever : k < stop) {
           if (rank < world.entries) life.forwards.push_back(std::exchange(k, k + world.entries));
           rest(300);
           continue;
@@ -143,7 +145,8 @@ TEST_CASE("however often the ranks stop, they leave no more keys in the store") 
 TEST_CASE(
     "one rank that goes on from a checkpoint and gets the signal first stops behind it, not before it") {
   for (const int64_t first : {0, 12, 4096}) {
-    StopAgreement alone({0, 1, first, true, [](int64_t last) { return last + 2; }});
+    AgreeingRank rank({0, 1, first, true, [](int64_t last) { return last + 2; }});
+    StandingOrders& alone = rank.orders();
     received_signal = SIGINT;
     alone.enter(first, [] {});
     received_signal = 0;

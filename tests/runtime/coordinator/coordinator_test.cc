@@ -1,0 +1,548 @@
+// Rank 0's decisions and what ranks make of them, in virtual time: messages take their time, come twice, and
+// ranks are where they are when something happens.
+#include "runtime/coordinator/coordinator.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <queue>
+#include <random>
+#include <sstream>
+
+#include "graph/error.h"
+#include "runtime/coordinator/follower.h"
+
+using namespace pipewright;
+
+namespace {
+
+int64_t cases_of(int64_t usual) {
+  const char* asked = std::getenv("PIPEWRIGHT_COORDINATOR_CASES");
+  return asked ? std::atoll(asked) : usual;
+}
+
+// A plan, as far as it matters: the first `ranks` have a part, of them the first `entries` the first stage.
+struct SmallPlan {
+  int64_t ranks = 1, entries = 1, period = 1;
+
+  std::string text() const {
+    return std::to_string(ranks) + " " + std::to_string(entries) + " " + std::to_string(period);
+  }
+  static SmallPlan of(const std::string& text) {
+    SmallPlan plan;
+    std::istringstream(text) >> plan.ranks >> plan.entries >> plan.period;
+    return plan;
+  }
+};
+
+// What a rank has lived through.
+struct Life {
+  std::vector<std::pair<int64_t, std::string>> changes;  // before which minibatch which plan came into force
+  int64_t stopped_before = -1;                           // by a signal
+  bool over = false;                                     // it has come to its end
+};
+
+class History {
+ public:
+  explicit History(uint64_t seed) : random_(seed) {
+    ranks_ = between(1, 6);
+    minibatches_ = between(1, 60);
+    first_ = one_in(3) ? between(0, minibatches_ - 1) : 0;
+    span_ = between(1, 20);
+    plans_ = {{first_, draw_plan(one_in(2) ? ranks_ : 0)}};
+    policy_ = static_cast<Policy>(between(0, 2));
+    wants_norms_ = one_in(2);
+    changes_left_ = between(0, 4);
+    slow_ = one_in(2) ? 20 : 2;
+    coordinator_.emplace(CoordinatorRules{ranks_, heeds_signals_ = !one_in(5)});
+    for (int64_t rank = 0; rank < ranks_; ++rank) {
+      each_.emplace_back(first_);
+      each_.back().next = each_.back().done = first_;
+    }
+    begun_.resize(static_cast<size_t>(minibatches_));
+  }
+
+  void run() {
+    for (int64_t rank = 0; rank < ranks_; ++rank) later(rank, between(0, 30));
+    if (one_in(2)) {  // on one rank, or on some of them
+      const double when = static_cast<double>(between(0, 5 * (minibatches_ - first_)));
+      for (int64_t rank = 0; rank < ranks_; ++rank) {
+        if (rank > 0 && one_in(2)) continue;
+        const int64_t which = one_in(2) ? rank : between(0, ranks_ - 1);
+        const int signal = one_in(2) ? SIGTERM : SIGINT;
+        at(when + static_cast<double>(between(0, slow_)), [this, which, signal] {
+          for (const AgreementMessage& said : each_[index(which)].follower.take_signal(signal))
+            say(which, said);
+        });
+      }
+    }
+    while (!queue_.empty() && ++steps_ < 200'000) {
+      const auto next = queue_.top().what;
+      now_ = queue_.top().when;
+      queue_.pop();
+      next();
+    }
+  }
+
+  void check() const {
+    REQUIRE(steps_ < 200'000);
+    const Life& first = each_[0].life;
+    for (const Rank& rank : each_) {
+      REQUIRE(rank.life.over);
+      CHECK(rank.life.changes == first.changes);
+      CHECK(rank.life.stopped_before == first.stopped_before);
+    }
+    const int64_t end = first.stopped_before >= 0 ? first.stopped_before : minibatches_;
+    CHECK(end > first_);
+    size_t plan = 0;
+    for (int64_t k = first_; k < minibatches_; ++k) {
+      while (plan < first.changes.size() && first.changes[plan].first <= k) ++plan;
+      // Once, under the plan in force; behind the end none.
+      CHECK(begun_[index(k)] == (k < end ? std::vector<size_t>{plan} : std::vector<size_t>{}));
+    }
+    if (first.stopped_before >= 0) {
+      // Where a round of the plan in force ends.
+      const int64_t period = plans_[first.changes.size()].second.period;
+      CHECK(first.stopped_before % period == 0);
+    }
+    for (size_t i = 1; i < first.changes.size(); ++i)
+      CHECK(first.changes[i - 1].first < first.changes[i].first);
+    // What was proposed, each once; a signal may come before the last.
+    for (size_t i = 0; policy_ == Policy::kOnTheWay && i < first.changes.size(); ++i)
+      CHECK(first.changes[i].second == proposed_.at(i));
+    // The same decisions from the same log.
+    Coordinator again({ranks_, heeds_signals_});
+    std::string said;
+    for (const CoordinatorEvent& event : log_) said += text_of(again.take(event));
+    CHECK(said == said_);
+  }
+  std::string words() const {
+    std::ostringstream words;
+    words << ranks_ << " ranks, minibatches " << first_ << ".." << minibatches_ << ", spans of " << span_
+          << ", policy " << static_cast<int>(policy_) << ", plan " << plans_[0].second.text();
+    return words.str();
+  }
+  size_t changes() const { return each_[0].life.changes.size(); }
+  bool stopped() const { return each_[0].life.stopped_before >= 0; }
+
+ private:
+  enum class Policy { kNone, kOnTheWay, kAtDrains };
+
+  struct Rank {
+    explicit Rank(int64_t first) : follower(first) {}
+    Follower follower;
+    Life life;
+    size_t generation = 0;
+    int64_t next = 0;      // the next minibatch of its own
+    int64_t done = 0;      // its pipeline was last empty before this one
+    bool decides = false;  // it is where a decision is due, and waits for it
+    bool scheduled = false, changes = false;
+    std::string decided_without_part;
+    double channel_free = 0, orders_free = 0;  // each direction keeps its order
+  };
+  struct Scheduled {
+    double when;
+    int64_t number;
+    std::function<void()> what;
+    bool operator<(const Scheduled& other) const {
+      return std::tie(when, number) > std::tie(other.when, other.number);
+    }
+  };
+
+  static size_t index(int64_t i) { return static_cast<size_t>(i); }
+  int64_t between(int64_t least, int64_t most) {
+    return least + static_cast<int64_t>(random_() % static_cast<uint64_t>(most - least + 1));
+  }
+  bool one_in(int64_t n) { return between(1, n) == 1; }
+  SmallPlan draw_plan(int64_t ranks) {
+    SmallPlan plan;
+    plan.ranks = ranks > 0 ? ranks : between(1, ranks_);
+    plan.entries = between(1, plan.ranks);
+    plan.period = between(1, 4);
+    return plan;
+  }
+
+  void at(double when, std::function<void()> what) {
+    queue_.push({std::max(when, now_), ++scheduled_, std::move(what)});
+  }
+  void later(int64_t rank, int64_t delay) {
+    if (std::exchange(each_[index(rank)].scheduled, true)) return;
+    at(now_ + static_cast<double>(delay), [this, rank] {
+      each_[index(rank)].scheduled = false;
+      step(rank);
+    });
+  }
+
+  // Each rank's in order; some come once more, whenever.
+  void say(int64_t rank, const AgreementMessage& message) {
+    const auto hear = [this, rank, message] { tell(Heard{rank, message}); };
+    double& free = each_[index(rank)].channel_free;
+    free = std::max(free, now_ + static_cast<double>(rank == 0 ? 0 : between(0, slow_)));
+    at(free, hear);
+    heard_.push_back(Heard{rank, message});
+  }
+  // Something that was told before comes once more.
+  void repeat() {
+    for (int64_t times = one_in(2) ? between(0, 3) : 0; times > 0 && !heard_.empty(); --times) {
+      const size_t which =
+          index(between(std::max<int64_t>(0, std::ssize(heard_) - 30), std::ssize(heard_) - 1));
+      at(now_ + static_cast<double>(between(0, slow_)), [this, again = heard_[which]] { tell(again); });
+    }
+  }
+
+  void order(int64_t rank, const Order& order) {
+    const auto take = [this, rank, order] {
+      Rank& mine = each_[index(rank)];
+      const bool knew = mine.follower.stop_before() != Follower::kNever;
+      for (const AgreementMessage& answer : mine.follower.take(order)) say(rank, answer);
+      // It has not asked for the first minibatch that does not come any more.
+      const int64_t stop = mine.follower.stop_before();
+      if (!knew && stop != Follower::kNever) CHECK((stop == minibatches_ || !all_before_begun(stop)));
+      later(rank, 0);
+    };
+    double& free = each_[index(rank)].orders_free;
+    free = std::max(free, now_ + static_cast<double>(rank == 0 ? 0 : between(0, slow_)));
+    at(free, take);
+    if (one_in(8)) at(free + static_cast<double>(between(0, 200)), take);
+  }
+
+  static std::string text_of(const std::vector<CoordinatorCommand>& commands) {
+    std::ostringstream text;
+    for (const auto& command : commands) {
+      text << command.index();
+      if (const auto* tell = std::get_if<Tell>(&command)) {
+        text << ":" << tell->first_rank << "-" << tell->end_rank << ":" << tell->order.index();
+        if (const auto* stop = std::get_if<StopBefore>(&tell->order))
+          text << ":" << stop->minibatch << stop->change;
+        if (const auto* decided = std::get_if<DrainDecided>(&tell->order)) text << ":" << decided->change;
+      }
+      if (const auto* place = std::get_if<PlaceStop>(&command)) text << ":" << place->last_begun;
+      if (const auto* ask = std::get_if<AskPolicy>(&command)) text << ":" << ask->norms.size();
+      text << ";";
+    }
+    return text.str();
+  }
+
+  // As rank 0 carries out what is decided.
+  void tell(const CoordinatorEvent& event) {
+    log_.push_back(event);
+    if (std::holds_alternative<DecisionDue>(event) || std::holds_alternative<PolicyAnswered>(event) ||
+        std::holds_alternative<StopPlaced>(event) || std::holds_alternative<GenerationOver>(event))
+      heard_.push_back(event);
+    if (one_in(4)) repeat();
+    const auto commands = coordinator_->take(event);
+    said_ += text_of(commands);
+    for (const CoordinatorCommand& command : commands) {
+      if (const auto* tell = std::get_if<Tell>(&command)) {
+        for (int64_t rank = tell->first_rank; rank < tell->end_rank; ++rank) order(rank, tell->order);
+      } else if (const auto* place = std::get_if<PlaceStop>(&command)) {
+        at(now_, [this, place = *place] {
+          this->tell(StopPlaced{place.round, stop_behind(place.last_begun)});
+        });
+      } else if (const auto* ask = std::get_if<AskPolicy>(&command)) {
+        if (wants_norms_)
+          CHECK(static_cast<int64_t>(ask->norms.size()) == plan_of(each_[0].generation).ranks);
+        at(now_ + static_cast<double>(between(0, 40)), [this, minibatch = ask->minibatch] {
+          std::string change;
+          if (changes_left_ > 0 && one_in(2)) {
+            --changes_left_;
+            change = draw_plan(0).text();
+            plans_.emplace_back(minibatch, SmallPlan::of(change));
+          }
+          answer_ = change;
+          this->tell(PolicyAnswered{minibatch, change});
+          later(0, 0);
+        });
+      } else {
+        answer_ = "";
+        later(0, 0);
+      }
+    }
+  }
+
+  const SmallPlan& plan_of(size_t generation) const { return plans_[generation].second; }
+  size_t generation_at(int64_t minibatch) const {
+    size_t generation = plans_.size() - 1;
+    while (generation > 0 && plans_[generation].first > minibatch) --generation;
+    return generation;
+  }
+  // As unplanned_stop(): two turns of the entries behind the last one, to the end of a round.
+  int64_t stop_behind(int64_t last_begun) const {
+    const SmallPlan& plan = plan_of(generation_at(last_begun + 1));
+    const size_t next = generation_at(last_begun + 1) + 1;
+    const int64_t plan_end = next < plans_.size() ? plans_[next].first : minibatches_;
+    const int64_t least = std::min(last_begun + 1 + 2 * plan.entries, plan_end);
+    return std::min((least + plan.period - 1) / plan.period * plan.period, plan_end);
+  }
+  bool all_before_begun(int64_t end) const {
+    for (int64_t k = first_; k < end; ++k)
+      if (begun_[index(k)].empty()) return false;
+    return true;
+  }
+
+  // What a rank's main thread does until it has to wait.
+  void step(int64_t number) {
+    Rank& rank = each_[index(number)];
+    if (rank.life.over || rank.changes) return;
+    const SmallPlan plan = plan_of(rank.generation);
+    if (number >= plan.ranks) return wait_without_part(number);
+    if (rank.decides) return await_decision(number);
+    const int64_t end =
+        std::min({(rank.done / span_ + 1) * span_, minibatches_, rank.follower.stop_before()});
+    if (number < plan.entries) {
+      while (rank.next % plan.entries != number) ++rank.next;
+      if (rank.next < end) {
+        if (number == 0) ask_on_the_way(rank);
+        if (!rank.follower.begin(rank.next)) return;  // until an order comes
+        if (rank.next < rank.follower.stop_before()) {
+          begun_[index(rank.next)].push_back(rank.generation);
+          ++rank.next;
+          for (int64_t r = 0; r < ranks_; ++r) later(r, between(0, 3));
+        }
+        return later(number, between(1, 10));
+      }
+    }
+    // Of the other stages, and of the drain: what has been begun comes.
+    if (!all_before_begun(end)) return;
+    rank.done = rank.next = end;
+    at_drain(number);
+  }
+
+  void ask_on_the_way(Rank& rank) {
+    if (policy_ != Policy::kOnTheWay || changes_left_ == 0 || rank.follower.under_way() || !one_in(4)) return;
+    if (rank.generation + 1 < plans_.size()) return;
+    --changes_left_;
+    rank.follower.propose();
+    proposed_.push_back(draw_plan(0).text());
+    tell(ChangeProposed{proposed_.back()});
+  }
+
+  void at_drain(int64_t number) {
+    Rank& rank = each_[index(number)];
+    const Follower& follower = rank.follower;
+    if (rank.done == minibatches_) return end(number, false);
+    if (follower.stop_before() == rank.done) {
+      if (follower.signal() != 0) return end(number, true);
+      const std::string change = follower.change();
+      return change_plan(number, change, true);
+    }
+    if (policy_ == Policy::kAtDrains && rank.done % span_ == 0) {
+      rank.decides = true;
+      if (wants_norms_) say(number, GradientNorms{rank.done, number, {}});
+      if (number == 0) {
+        answer_.reset();
+        tell(DecisionDue{rank.done, plan_of(rank.generation).ranks, wants_norms_});
+      }
+      return await_decision(number);
+    }
+    later(number, between(0, 5));
+  }
+
+  void await_decision(int64_t number) {
+    Rank& rank = each_[index(number)];
+    std::string change;
+    if (number == 0) {
+      if (!answer_) return;
+      change = *std::exchange(answer_, {});
+    } else {
+      const auto next = rank.follower.next_at_drain();
+      if (!next) return;
+      const auto* decided = std::get_if<DrainDecided>(&*next);
+      REQUIRE(decided);
+      REQUIRE(decided->minibatch == rank.done);
+      change = decided->change;
+    }
+    rank.decides = false;
+    if (!change.empty()) return change_plan(number, change, false);
+    later(number, between(0, 5));
+  }
+
+  void change_plan(int64_t number, const std::string& change, bool agreed) {
+    Rank& rank = each_[index(number)];
+    rank.changes = true;
+    rank.life.changes.emplace_back(rank.done, change);
+    if (number == 0) {
+      if (agreed) plans_.emplace_back(rank.done, SmallPlan::of(change));
+      tell(GenerationOver{{static_cast<int64_t>(rank.generation), false, rank.done},
+                          plan_of(rank.generation).ranks});
+    }
+    // Ranks that knew of it before rank 0 came there ask for the plan only then.
+    const auto go = [this, number, agreed] {
+      Rank& mine = each_[index(number)];
+      mine.changes = false;
+      ++mine.generation;
+      if (agreed)
+        for (const AgreementMessage& said : mine.follower.made_change()) say(number, said);
+      later(number, between(0, 30));
+    };
+    when_known(rank.generation + 1, go);
+  }
+  // State is moved from plan to plan: nobody is there before rank 0 has come to the change.
+  void when_known(size_t generation, const std::function<void()>& go) {
+    if (plans_.size() > generation && each_[0].life.changes.size() >= generation) return at(now_, go);
+    at(now_ + 1, [this, generation, go] { when_known(generation, go); });
+  }
+
+  void wait_without_part(int64_t number) {
+    Rank& rank = each_[index(number)];
+    while (const auto next = rank.follower.next_at_drain()) {
+      if (const auto* decided = std::get_if<DrainDecided>(&*next)) {
+        rank.decided_without_part = decided->change;
+        continue;
+      }
+      const auto& ended = std::get<GenerationEnded>(*next);
+      REQUIRE(ended.generation == static_cast<int64_t>(rank.generation));
+      rank.done = rank.next = ended.next_minibatch;
+      if (ended.stopped || rank.done == minibatches_) return end(number, ended.stopped);
+      const bool agreed = rank.follower.stop_before() == rank.done && rank.follower.signal() == 0;
+      REQUIRE(agreed == rank.decided_without_part.empty());
+      const std::string change =
+          agreed ? rank.follower.change() : std::exchange(rank.decided_without_part, "");
+      return change_plan(number, change, agreed);
+    }
+  }
+
+  void end(int64_t number, bool stopped) {
+    Rank& rank = each_[index(number)];
+    rank.life.over = true;
+    if (stopped) rank.life.stopped_before = rank.done;
+    if (number == 0)
+      tell(GenerationOver{{static_cast<int64_t>(rank.generation), stopped, rank.done},
+                          plan_of(rank.generation).ranks});
+  }
+
+  std::mt19937_64 random_;
+  int64_t ranks_ = 1, minibatches_ = 1, first_ = 0, span_ = 1, changes_left_ = 0, slow_ = 2;
+  Policy policy_ = Policy::kNone;
+  bool wants_norms_ = false, heeds_signals_ = true;
+  std::vector<std::pair<int64_t, SmallPlan>> plans_;  // by generation, as rank 0 knows them
+  std::optional<Coordinator> coordinator_;
+  std::vector<Rank> each_;
+  std::vector<std::vector<size_t>> begun_;  // by minibatch: in which generations
+  std::optional<std::string> answer_;       // of the policy, for rank 0
+  std::vector<std::string> proposed_;
+  std::vector<CoordinatorEvent> log_, heard_;
+  std::string said_;
+  std::priority_queue<Scheduled> queue_;
+  double now_ = 0;
+  int64_t scheduled_ = 0, steps_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE(
+    "coordinator: whatever happens when, all ranks stop and change before the same minibatches, which none "
+    "has "
+    "begun, and each is begun once") {
+  int64_t changes = 0, stops = 0;
+  const char* seed_text = std::getenv("PIPEWRIGHT_COORDINATOR_SEED");
+  const uint64_t first = seed_text ? static_cast<uint64_t>(std::atoll(seed_text)) : 1;
+  for (uint64_t seed = first; seed < first + static_cast<uint64_t>(cases_of(100'000)); ++seed) {
+    History history(seed);
+    CAPTURE(seed, history.words());
+    history.run();
+    history.check();
+    changes += static_cast<int64_t>(history.changes());
+    stops += history.stopped();
+  }
+  std::printf("%ld changes, %ld stops by a signal\n", changes, stops);
+}
+namespace {
+
+template <typename T>
+std::vector<T> tells_of(const std::vector<CoordinatorCommand>& commands) {
+  std::vector<T> orders;
+  for (const auto& command : commands) {
+    const auto* tell = std::get_if<Tell>(&command);
+    if (tell && std::holds_alternative<T>(tell->order)) orders.push_back(std::get<T>(tell->order));
+  }
+  return orders;
+}
+
+// All ranks answer what the round asks them, until it is open.
+void live_through(Coordinator& coordinator, int64_t ranks, int64_t round, int64_t stop) {
+  for (int64_t rank = 0; rank < ranks; ++rank) coordinator.take(Heard{rank, BegunUpTo{round, 3}});
+  coordinator.take(StopPlaced{round, stop});
+  for (int64_t rank = 0; rank < ranks; ++rank) coordinator.take(Heard{rank, StopKnown{round}});
+}
+
+}  // namespace
+
+TEST_CASE("coordinator: the signal that is heard first counts, and waits for the change that is under way") {
+  Coordinator coordinator({2, true});
+  CHECK(tells_of<BeginNoMore>(coordinator.take(ChangeProposed{"a"})).at(0).signal == 0);
+  CHECK(coordinator.take(Heard{1, SignalHeard{SIGTERM}}).empty());
+  CHECK(coordinator.take(Heard{0, SignalHeard{SIGINT}}).empty());
+  live_through(coordinator, 2, 1, 8);
+  CHECK(coordinator.take(Heard{0, ChangeMade{1}}).empty());
+  CHECK(coordinator.take(ChangeProposed{"b"}).empty());
+  const auto asked = tells_of<BeginNoMore>(coordinator.take(Heard{1, ChangeMade{1}}));
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].round == 2);
+  CHECK(asked[0].signal == SIGTERM);  // before the change that waits as well
+}
+
+TEST_CASE("coordinator: signals are none of its business where they end the job at once") {
+  Coordinator coordinator({3, false});
+  CHECK(coordinator.take(Heard{1, SignalHeard{SIGTERM}}).empty());
+  CHECK(tells_of<BeginNoMore>(coordinator.take(ChangeProposed{"a"})).at(0).signal == 0);
+}
+
+TEST_CASE(
+    "coordinator: the place of a stop waits for the policy that is being asked, and lies behind its change") {
+  Coordinator coordinator({2, true});
+  CHECK(std::get<AskPolicy>(coordinator.take(DecisionDue{8, 2, false}).at(0)).minibatch == 8);
+  coordinator.take(Heard{1, SignalHeard{SIGINT}});
+  CHECK(coordinator.take(Heard{0, BegunUpTo{1, 7}}).empty());
+  CHECK(coordinator.take(Heard{1, BegunUpTo{1, 5}}).empty());
+  const auto then = coordinator.take(PolicyAnswered{8, "another"});
+  REQUIRE(then.size() == 2);
+  CHECK(std::get<DrainDecided>(std::get<Tell>(then[0]).order).change == "another");
+  CHECK(std::get<PlaceStop>(then[1]).last_begun == 8);
+}
+
+TEST_CASE("coordinator: where a signal is about to end the run no policy is asked any more") {
+  Coordinator coordinator({2, true});
+  CHECK(coordinator.take(DecisionDue{8, 2, true}).empty());  // waits for norms
+  coordinator.take(Heard{1, SignalHeard{SIGINT}});
+  coordinator.take(Heard{0, BegunUpTo{1, 7}});
+  const auto then = coordinator.take(Heard{1, BegunUpTo{1, 6}});
+  REQUIRE(then.size() == 3);
+  CHECK(std::get<PlaceStop>(then[0]).last_begun == 7);
+  CHECK(std::get<DecideNothing>(then[1]).minibatch == 8);
+  CHECK(std::get<DrainDecided>(std::get<Tell>(then[2]).order).change.empty());
+  CHECK(coordinator.take(Heard{1, GradientNorms{8, 1, {}}}).empty());
+}
+
+TEST_CASE("coordinator: ranks without a part hear of a change that was decided, and of the end") {
+  Coordinator coordinator({4, true});
+  CHECK(std::get<AskPolicy>(coordinator.take(DecisionDue{8, 2, false}).at(0)).norms.empty());
+  const auto none = coordinator.take(PolicyAnswered{8, ""});
+  CHECK(std::get<Tell>(none.at(0)).end_rank == 2);
+  coordinator.take(DecisionDue{16, 2, false});
+  const auto change = coordinator.take(PolicyAnswered{16, "another"});
+  CHECK(std::get<Tell>(change.at(0)).first_rank == 1);
+  CHECK(std::get<Tell>(change.at(0)).end_rank == 4);
+  const auto over = coordinator.take(GenerationOver{{0, false, 16}, 2});
+  CHECK(std::get<Tell>(over.at(0)).first_rank == 2);
+  CHECK(coordinator.take(GenerationOver{{0, false, 16}, 2}).empty());
+  CHECK(coordinator.take(GenerationOver{{1, false, 32}, 4}).empty());  // nobody waits
+}
+
+TEST_CASE(
+    "follower: a rank that has nothing left to begin may change before the others know, and begins nothing") {
+  Follower follower(4);
+  CHECK(std::get<BegunUpTo>(follower.take(BeginNoMore{1, 0}).at(0)).minibatch == 3);
+  CHECK_FALSE(follower.begin(4));
+  CHECK(std::get<StopKnown>(follower.take(StopBefore{1, 6, "another"}).at(0)).round == 1);
+  CHECK(follower.change() == "another");
+  CHECK(std::get<ChangeMade>(follower.made_change().at(0)).round == 1);
+  CHECK_FALSE(follower.begin(6));
+  CHECK_FALSE(follower.under_way());
+  follower.take(BeginAgain{1});
+  CHECK(follower.begin(6));
+  CHECK_THROWS_AS(follower.made_change(), CheckError);
+}
