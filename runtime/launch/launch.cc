@@ -510,8 +510,10 @@ void Launcher::reap() {
     note_end(child);
     const Ending ending = ending_of(child);
     const Slot slot = child.slot;
-    if (ending == Ending::kLost && !stopping_ && !child.host.empty() && !host_answers(child.host))
-      take(SlotGone{slot});
+    if (ending == Ending::kLost && !stopping_ && !child.host.empty() && !host_answers(child.host)) {
+      for (size_t other = 0; other < hosts_.size(); ++other)
+        if (hosts_[other] == child.host) take(SlotGone{static_cast<Slot>(other)});
+    }
     const int64_t attempt = attempt_;
     take(ProcessEnded{attempt, slot, ending});
     if (attempt_ != attempt) return;  // others run now

@@ -290,7 +290,7 @@ TEST_CASE("states of two hosts: each has all files of the last whole one, and of
   }
 }
 
-TEST_CASE("of three hosts each has its own files and a copy of its neighbour's; any two have all") {
+TEST_CASE("of three hosts each has its own files and a copy of its neighbour's, and any two have all") {
   Hosts hosts({"a", "b", "c"});
   hosts.keep({20, 40});
   CHECK(hosts.files("b", 40) ==
