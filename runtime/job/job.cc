@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/signals.h"
+#include "runtime/job/recovery_policy.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
@@ -115,8 +116,11 @@ void take_attempt(Job& job, Attempt attempt) {
   if (attempt.began && file_exists(folder / kChangesName))
     job.changes = changes_of_file(folder / kChangesName, parse_spec(job.run.adapt, "adapt").name);
   if (next == 0) {
-    if (attempt.plan) job.plan = *attempt.plan;
-    if (attempt.plan) job.changes.clear();
+    if (attempt.plan) {
+      job.plan = *attempt.plan;
+      if (job.run.plan.empty()) job.run.world_size = job.plan.world_size;
+      job.changes.clear();
+    }
   } else if (attempt.plan) {
     std::erase_if(job.changes, [&](const PlannedChange& change) { return change.minibatch > next; });
     if (document_digest(*attempt.plan) != document_digest(job.plan_of(job.generation_at(next)))) {
@@ -259,7 +263,11 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   }
   make_update_rule(run.optimizer);  // its name is an input like any other
   check_parameter_groups(job);
-  if (run.plan.empty()) {
+  const std::filesystem::path first_plan = std::filesystem::path(run.output) / "plan.json";
+  if (run.plan.empty() && attempt && attempt->began && file_exists(first_plan)) {
+    job.plan = read_document<Plan>(first_plan);  // of more ranks than are left, maybe
+    job.run.world_size = job.plan.world_size;
+  } else if (run.plan.empty()) {
     const int64_t ranks = world_size.value_or(std::max(job.world_size(), run.world_size));
     job.plan = single_stage_plan(job.model.graph, ranks);
     job.run.world_size = ranks;
@@ -296,7 +304,8 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);
-  if (job.decides) job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
+  if (job.decides || on_loss_of(run) == OnLoss::kContinue)
+    job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
   const bool by_plan = run.device_passes == "auto" && device.is_cuda() && !job.plan.device_passes.empty();
   job.model.graph =
       with_device_passes(with_precision(job.model, run.precision, device),

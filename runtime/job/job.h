@@ -35,7 +35,8 @@ struct Job {
   /// Of a job that has lost a rank: what this attempt has been told. Its resume is then where it goes on.
   std::optional<Attempt> attempt{};
   std::string recovered_from{};  ///< likewise, RecoveredState::from
-  /// Where run.adapt decides: the graph as plans are made for, before run.precision.
+  /// Where run.adapt decides, or the ranks that are left go on: the graph as plans are made for, before
+  /// run.precision.
   std::shared_ptr<const Graph> graph_of_plans{};
 
   /// Ranks that are started: as many as the largest plan has, or started_ranks; of a further attempt those of
@@ -64,8 +65,8 @@ struct Job {
 /// says how many there are, as that decides what comes out. `device`: opened already; what comes out as
 /// bfloat16 depends on it. What cannot be trained is refused too: check_variances().
 ///
-/// With an `attempt` the job goes on from its state, or newest_state(), under the plans that were in force until
-/// there, as the run folder has them, and from there on under the attempt's, which fits `world_size`.
+/// With an `attempt` the job goes on from its state, or newest_state(), under the plans that were in force
+/// until there, as the run folder has them, and from there on under the attempt's, which fits `world_size`.
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, c10::Device device = c10::kCPU,
                 std::optional<Attempt> attempt = std::nullopt);
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <csignal>
@@ -96,7 +97,7 @@ class Launcher {
         folder_(job.run.output),
         secret_(job_secret()),
         recovery_(settings.command == "train" ? job.run.recovery.on_loss : "end"),
-        attempts_({recovery_.on_loss(), job.world_size(), job.run.recovery.fewest}) {
+        attempts_(rules_of(job, recovery_)) {
     const int64_t slots = job.world_size() + (recovers() ? job.run.recovery.spares : 0);
     if (settings.hosts.empty()) {
       hosts_.assign(static_cast<size_t>(slots), "");
@@ -109,8 +110,15 @@ class Launcher {
                        "Leave out one of the two, or give --on-loss restart.");
     }
     // A profile of another model, or one of which no plan can be made, is found before anything starts.
-    if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest)
-      plan_of(job.world_size() - 1);
+    if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest) {
+      try {
+        check_plan_for_graph(*plan_of(job.world_size() - 1), *job.graph_of_plans);
+      } catch (const Error& error) {
+        throw InputError("on_loss: its profile gives no plan for " + std::to_string(job.world_size() - 1) +
+                             " of the ranks: " + error.what(),
+                         "Give the profile of the model that is trained, for its batch size.");
+      }
+    }
   }
 
   void run() {
@@ -139,6 +147,14 @@ class Launcher {
   }
 
  private:
+  static AttemptRules rules_of(const Job& job, const RecoveryPolicy& recovery) {
+    AttemptRules rules{recovery.on_loss(), job.world_size()};
+    if (recovery.on_loss() != OnLoss::kContinue) return rules;
+    rules.fewest = job.run.recovery.fewest;
+    if (rules.fewest <= rules.ranks) return rules;
+    throw InputError("--fewest " + std::to_string(rules.fewest) + ": the run has " +
+                     std::to_string(rules.ranks) + (rules.ranks == 1 ? " rank" : " ranks"));
+  }
   static Store serve_for(int64_t ranks, const std::string& secret, const std::string& address) {
     // A pipe, a log, connections to the store.
     demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
@@ -175,6 +191,7 @@ class Launcher {
   void read_output(Child& child);
   bool more_output(const Child& child) const;
   void reap();
+  std::vector<size_t> newly_ended();
   void note_end(Child& child);
   Ending ending_of(const Child& child) const;
   std::string words_about(int64_t rank);
@@ -502,11 +519,32 @@ bool Launcher::more_output(const Child& child) const {
   return poll(&waiting, 1, 0) == 1;
 }
 
-void Launcher::reap() {
+std::vector<size_t> Launcher::newly_ended() {
+  std::vector<size_t> ended;
   for (size_t i = 0; i < children_.size(); ++i) {
     Child& child = children_[i];
     if (!child.running || waitpid(child.pid, &child.status, WNOHANG) == 0) continue;
     child.running = false;
+    ended.push_back(i);
+  }
+  return ended;
+}
+
+void Launcher::reap() {
+  std::vector<size_t> ended = newly_ended();
+  const auto is_lost = [this](size_t i) { return ending_of(children_[i]) == Ending::kLost; };
+  if (recovery_.on_loss() == OnLoss::kContinue && !stopping_ &&
+      std::any_of(ended.begin(), ended.end(), is_lost)) {
+    // Ranks that were killed together: behind the first loss we kill the others ourselves, and who was lost
+    // before cannot be told any more.
+    poll(nullptr, 0, 20);
+    for (const size_t i : newly_ended()) ended.push_back(i);
+    bool first = true;
+    for (const size_t i : ended)
+      if (is_lost(i) && !std::exchange(first, false)) take(SlotGone{children_[i].slot});
+  }
+  for (const size_t i : ended) {
+    Child& child = children_[i];
     note_end(child);
     const Ending ending = ending_of(child);
     const Slot slot = child.slot;

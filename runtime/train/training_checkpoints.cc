@@ -101,8 +101,11 @@ std::vector<CheckpointSeries*> Training::all_series() const {
 // The series of which a checkpoint is due after minibatch n - 1.
 std::vector<CheckpointSeries*> Training::series_due(int64_t n) const {
   std::vector<CheckpointSeries*> due;
+  // What cannot be kept between drains is kept at each.
+  const bool at_drains = !sync_facts(job_.run.sync).keeps_replicas_equal;
   for (CheckpointSeries* series : all_series())
-    if (checkpoint_due(n, series->points(), generation_->period(), generation_->length()))
+    if ((at_drains && series == kept_.get()) ||
+        checkpoint_due(n, series->points(), generation_->period(), generation_->length()))
       due.push_back(series);
   return due;
 }

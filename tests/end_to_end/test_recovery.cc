@@ -145,6 +145,23 @@ TEST_CASE("the ranks that are left go on under a plan made for them, and verify 
   CHECK_THAT(verified.output, Catch::Contains("equal bit for bit"));
 }
 
+TEST_CASE("without a plan the ranks that are left go on too, and verify proves it") {
+  const TemporaryFolder folder;
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} +
+                      job(output, {"--ranks", "2", "--checkpoint-every-epochs", "1", "--on-loss",
+                                   "continue:profile=" + profile_of(folder), "--copy-every", "4",
+                                   "--minibatches", "384"}),
+                  folder / "out", folder / "err", faults("1:700:9"));
+  const int code = process.wait(60s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  const Outcome verified = runtime(folder, {"verify", "--run", output.string()});
+  CAPTURE(verified.output, verified.error);
+  CHECK(verified.code == 0);
+}
+
 TEST_CASE("a run that cannot go on leaves a checkpoint and says what is missing") {
   const TemporaryFolder folder;
   const std::vector<std::string> plan = {"--plan", write_plan(folder, "plan.json", {1, 1})};
@@ -214,5 +231,13 @@ TEST_CASE("what cannot be recovered is refused before anything starts") {
              Catch::Contains("pipewright-runtime launch"));
   CHECK_THAT(refused({"--on-loss", "continue:profile=" + profile_of(folder), "--adapt", "slow:plan=" + plan}),
              Catch::Contains("does not go with adapt"));
+  CHECK_THAT(refused({"--on-loss", "continue:profile=" + profile_of(folder), "--fewest", "5"}),
+             Catch::Contains("--fewest 5: the run has 2 ranks"));
+  const Outcome other = run_program(folder, "profiler",
+                                    {"profile", "--model", "mlp:layers=2,width=32,image=8,channels=1",
+                                     "--batch-size", "8", "--output", (folder / "other.json").string()});
+  REQUIRE(other.code == 0);
+  CHECK_THAT(refused({"--on-loss", "continue:profile=" + (folder / "other.json").string()}),
+             Catch::Contains("its profile gives no plan for 1 of the ranks"));
   CHECK_FALSE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
 }
