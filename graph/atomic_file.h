@@ -13,9 +13,9 @@ namespace pipewright {
 /// folder, no right, disk full).
 class AtomicFile {
  public:
-  /// `instead`, if given: a file of the same folder tree that nobody needs any more. It is overwritten and
-  /// becomes the new one, which costs a third where files lie in memory: its pages are there. One that has
-  /// gone counts as none.
+  /// `instead`, if given: a file of the same file system that nobody needs any more, or `file` itself. It is
+  /// overwritten and becomes the new one, which costs a third where files lie in memory: its pages are there.
+  /// One that has gone counts as none.
   explicit AtomicFile(std::filesystem::path file, const std::filesystem::path& instead = {});
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;

@@ -1,15 +1,12 @@
 #include "runtime/checkpoint/file_stream.h"
 
 #include <ATen/ops/empty.h>
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <optional>
-#include <utility>
 
+#include "graph/atomic_file.h"
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/regular_file.h"
@@ -50,51 +47,6 @@ std::optional<TravellingFile> file_of(const std::string& text, int64_t peer) {
   throw PeerError("rank " + std::to_string(peer) + " sent what is no file: " + text,
                   "do all ranks run the same version?");
 }
-
-// A file that grows by pieces.
-class GrowingFile {
- public:
-  explicit GrowingFile(fs::path file) : file_(std::move(file)) {
-    descriptor_ = ::open(file_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail();
-  }
-  GrowingFile(const GrowingFile&) = delete;
-  GrowingFile& operator=(const GrowingFile&) = delete;
-  ~GrowingFile() { close(); }
-
-  void add(const void* bytes, int64_t count) {
-    const auto* next = static_cast<const char*>(bytes);
-    for (int64_t left = count; left > 0;) {
-      const ssize_t wrote = ::write(descriptor_, next, static_cast<size_t>(left));
-      if (wrote < 0 && errno == EINTR) continue;
-      if (wrote < 0) fail();
-      next += wrote;
-      left -= wrote;
-    }
-    bytes_ += count;
-  }
-  /// Nothing comes any more.
-  void end() {
-    if (::ftruncate(descriptor_, bytes_) != 0) fail();
-    close();
-  }
-  const fs::path& path() const { return file_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  void close() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = -1;
-  }
-  [[noreturn]] void fail() const {
-    throw RunError(file_.string() + ": cannot be written: " + std::strerror(errno),
-                   "A copy of another rank's state is kept there.");
-  }
-
-  const fs::path file_;
-  int64_t bytes_ = 0;
-  int descriptor_ = -1;
-};
 
 }  // namespace
 
@@ -151,23 +103,26 @@ void FileReceiver::receive(const Place& place, const Whole& whole) {
     const auto* text = static_cast<const char*>(head_.data_ptr());
     const auto coming = file_of({text, strnlen(text, kHeadBytes)}, peer_);
     if (!coming) return answer();
-    GrowingFile file(place(*coming));
-    while (file.bytes() < coming->bytes) {
-      if (file.bytes() > 0) answer();
-      const int64_t size = std::min(kFilePieceBytes, coming->bytes - file.bytes());
+    const fs::path path = place(*coming);
+    AtomicFile file(path, /*instead=*/path);
+    int64_t come = 0;
+    while (come < coming->bytes) {
+      if (come > 0) answer();
+      const int64_t size = std::min(kFilePieceBytes, coming->bytes - come);
       transport_.receive(buffer_.narrow(0, 0, kPieceHeadBytes + size), peer_, first_tag_ + kPiece)->wait();
       const auto* begin = static_cast<const char*>(buffer_.data_ptr());
       PieceHead piece;
       std::memcpy(&piece, begin, sizeof piece);
-      if (piece.from != file.bytes() || piece.size != size) {
+      if (piece.from != come || piece.size != size) {
         throw PeerError("rank " + std::to_string(peer_) + " sent " + std::to_string(piece.size) +
                         " bytes from byte " + std::to_string(piece.from) + " of " + coming->name +
                         " on: a piece before them is missing");
       }
-      file.add(begin + sizeof piece, size);
+      file.write(begin + sizeof piece, static_cast<size_t>(size));
+      come += size;
     }
-    file.end();
-    whole(*coming, file.path());
+    file.commit();
+    whole(*coming, path);
     answer();
   }
 }

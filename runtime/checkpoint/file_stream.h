@@ -56,8 +56,8 @@ class FileReceiver {
 
   FileReceiver(Transport& transport, int64_t peer, int64_t first_tag);
   /// Until the sender has ended. PeerError when the connection breaks, the transport is aborted, or a piece
-  /// is missing; RunError if a file cannot be written; what `place` and `whole` throw. What is not whole then
-  /// stays as it is.
+  /// is missing; RunError if a file cannot be written; what `place` and `whole` throw. Of a file that is not
+  /// whole then nothing is left.
   void receive(const Place& place, const Whole& whole);
 
  private:

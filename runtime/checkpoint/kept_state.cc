@@ -98,6 +98,8 @@ int64_t most_pending_states(int64_t bytes) {
   return std::clamp(kPendingBytes / std::max<int64_t>(1, bytes), kLeast, kMost);
 }
 
+int64_t room_for_states(int64_t bytes) { return (2 + most_pending_states(bytes)) * bytes; }
+
 void ensure_kept_place(const fs::path& run_folder, int64_t bytes) {
   std::error_code error;
   const fs::path place = kept_state_of(run_folder);

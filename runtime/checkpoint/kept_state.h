@@ -41,6 +41,9 @@ std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 /// are begun meanwhile, so that nobody waits: as many as take no more memory than a small model may well
 /// have.
 int64_t most_pending_states(int64_t bytes);
+/// What a host may need for states of so many bytes: the whole one, those that are pending, and the one
+/// before, whose files are overwritten next.
+int64_t room_for_states(int64_t bytes);
 
 /// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
 /// memory if that has room for `bytes`, else beside the run, with a line on standard error that says why.

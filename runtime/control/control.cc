@@ -138,9 +138,7 @@ bool Control::finishing() const {
 void Control::check() const {
   if (failure_.failed()) {
     const auto failure = this->failure();
-    const bool interrupted =
-        failure->code == ExitCode::kInterrupted || failure->code == ExitCode::kTerminated;
-    const bool own = interrupted || failure->rank == rank_;
+    const bool own = is_interruption(failure->code) || failure->rank == rank_;
     throw JobEnded(own ? failure->code : ExitCode::kPeerLost, failure->message, *failure);
   }
   if (!store_ && received_signal != 0 && !signals_held_) {

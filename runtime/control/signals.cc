@@ -67,6 +67,10 @@ ExitCode exit_code_of_signal(int signal) {
   return signal == SIGINT ? ExitCode::kInterrupted : ExitCode::kTerminated;
 }
 
+bool is_interruption(ExitCode code) {
+  return code == ExitCode::kInterrupted || code == ExitCode::kTerminated;
+}
+
 std::string words_of_signal(int signal) {
   return signal == SIGINT ? "interrupted (SIGINT)" : "terminated (SIGTERM)";
 }

@@ -27,6 +27,7 @@ void await_files_for(double timeout_seconds);
 
 /// Of SIGINT, SIGTERM: how a process that they end says so.
 ExitCode exit_code_of_signal(int signal);
+bool is_interruption(ExitCode code);      ///< such a code
 std::string words_of_signal(int signal);  ///< "interrupted (SIGINT)", "terminated (SIGTERM)"
 
 }  // namespace pipewright

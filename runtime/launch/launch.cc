@@ -197,17 +197,11 @@ class Launcher {
   std::string words_about(int64_t rank);
   void tell_interruption();
   void end_all(int signal);
-  void signal_elsewhere(const Child& child, int signal);
+  void signal_rank(const Child& child, int signal);
   bool host_answers(const std::string& host) const;
   std::filesystem::path save_state();
   int ended_by_signal() const;
   void report();
-  bool any_running() const {
-    for (const Child& child : children_) {
-      if (child.running) return true;
-    }
-    return false;
-  }
 
   const Job& job_;
   const LaunchSettings& settings_;
@@ -305,22 +299,15 @@ void Launcher::carry_out(const StopAttempt& stop) {
   stopping_ = true;
   if (stop.drain) {
     end_by_ = Clock::now() + kCheckpointPatience;
-    for (const Child& child : children_) {  // one that hears of it tells the others
-      if (!child.running) continue;
-      if (child.host.empty()) {
-        kill(child.pid, SIGTERM);
-      } else {
-        signal_elsewhere(child, SIGTERM);
-      }
-      return;
-    }
+    const auto one =
+        std::find_if(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
+    if (one != children_.end()) signal_rank(*one, SIGTERM);  // that one tells the others
     return;
   }
   if (failure_) announce_failure(*store_, *failure_);
-  for (const Child& child : children_)
-    if (child.running && !child.host.empty()) signal_elsewhere(child, SIGKILL);
-  for (Child& child : children_)
-    if (child.running && child.host.empty()) kill(child.pid, SIGKILL);
+  for (const bool here : {true, false})  // other hosts may be slow to answer
+    for (const Child& child : children_)
+      if (child.running && child.host.empty() == here) signal_rank(child, SIGKILL);
   end_by_ = Clock::now() + 10s;  // for remote shells
 }
 
@@ -562,11 +549,11 @@ Ending Launcher::ending_of(const Child& child) const {
   if (!WIFEXITED(child.status)) return Ending::kLost;
   const auto code = static_cast<ExitCode>(WEXITSTATUS(child.status));
   if (code == ExitCode::kDone) return Ending::kDone;
-  if (code == ExitCode::kInterrupted || code == ExitCode::kTerminated) return Ending::kFollowed;
+  if (is_interruption(code)) return Ending::kFollowed;
   if (code == ExitCode::kPeerLost) {
     // It may be gone before the one whose error it heard of.
-    const bool of_error = failure_ && failure_->code != ExitCode::kPeerLost &&
-                          failure_->code != ExitCode::kInterrupted && failure_->code != ExitCode::kTerminated;
+    const bool of_error =
+        failure_ && failure_->code != ExitCode::kPeerLost && !is_interruption(failure_->code);
     return of_error ? Ending::kFailed : Ending::kFollowed;
   }
   return child.host.empty() || WEXITSTATUS(child.status) != kRemoteShellFailed ? Ending::kFailed
@@ -625,7 +612,7 @@ void Launcher::note_end(Child& child) {
 
 // A rank has ended because of it, and says so before we have heard of it otherwise.
 void Launcher::follow(const Failure& failure) {
-  if (failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated) {
+  if (is_interruption(failure.code)) {
     take(Interrupted{});  // somebody has sent a signal to a rank
   } else if (failure.code == ExitCode::kPeerLost) {
     take(LossAnnounced{attempt_, std::nullopt});
@@ -646,8 +633,12 @@ void Launcher::end_all(int signal) {
   }
 }
 
-// The remote shell's own end would leave the rank there.
-void Launcher::signal_elsewhere(const Child& child, int signal) {
+// On another host too: the remote shell's own end would leave the rank there.
+void Launcher::signal_rank(const Child& child, int signal) {
+  if (child.host.empty()) {
+    kill(child.pid, signal);
+    return;
+  }
   try {
     const RankReport report = read_report(*store_, child.rank);
     if (report.process)

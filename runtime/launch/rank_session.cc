@@ -110,8 +110,7 @@ void RankSession::guarded(RankTask& task, Step step) {
     error = std::current_exception();
     if (control_) {
       const Failure failure = control_->peer_lost(here.empty() ? lost.what() : here + ": " + lost.what());
-      const bool interrupted =
-          failure.code == ExitCode::kInterrupted || failure.code == ExitCode::kTerminated;
+      const bool interrupted = is_interruption(failure.code);
       if (interrupted) status = "interrupted";
       error = std::make_exception_ptr(interrupted ? JobEnded(failure.code, failure.message, failure)
                                                   : seen_from_here(failure, here));

@@ -104,7 +104,7 @@ fs::path StateExchange::put_together(const std::string& manifest) {
   if (!choice) throw PeerError("the hosts do not have the state that rank 0 has chosen");
   int64_t bytes = 0;
   for (const CheckpointFile& file : choice->files) bytes += file.bytes;
-  ensure_kept_place(run_.output, (1 + most_pending_states(bytes)) * bytes);
+  ensure_kept_place(run_.output, room_for_states(bytes));
   const fs::path own = kept_by_attempt(kept_state_of(run_.output), attempt_of_process());
   const fs::path partial = partial_checkpoint(own, choice->minibatch);
   std::error_code ignored;

@@ -119,7 +119,6 @@ class Training : private RankTask {
   void open_checkpoints();
   int64_t kept_attempt() const { return job_.attempt ? job_.attempt->number : 0; }
   int64_t kept_bytes() const;
-  int64_t most_kept_pending() const;
   void make_room_for_kept();
   void remove_kept();
   void begin_copies();

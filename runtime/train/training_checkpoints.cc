@@ -27,7 +27,7 @@ void Training::open_checkpoints() {
   points.every_minibatches = job_.run.recovery.copy_every_minibatches;
   points.keep = 1;
   kept_ = series(kept_by_attempt(kept_state_of(folder_), kept_attempt()), points, /*kept=*/true,
-                 static_cast<size_t>(most_kept_pending()));
+                 static_cast<size_t>(most_pending_states(kept_bytes())));
 }
 
 // Of one state that is kept: weights, what the optimizer keeps, and older versions of weights.
@@ -41,8 +41,6 @@ int64_t Training::kept_bytes() const {
     versions = std::max(versions, stage.in_flight - 1);
   return (1 + slots + versions) * weights + others;
 }
-
-int64_t Training::most_kept_pending() const { return most_pending_states(kept_bytes()); }
 
 // The first rank of every host, before any writes there.
 void Training::make_room_for_kept() {
@@ -64,7 +62,7 @@ void Training::make_room_for_kept() {
   }
   const bool from_memory = goes_on && job_.recovered_from == "memory";
   if (place.local_rank == 0) {
-    make_kept_state(folder_, kept_attempt(), (1 + most_kept_pending()) * kept_bytes(),
+    make_kept_state(folder_, kept_attempt(), room_for_states(kept_bytes()),
                     from_memory ? std::optional(job_.resume->folder) : std::nullopt);
   }
 }
@@ -142,8 +140,10 @@ CheckpointManifest Training::manifest_of(int64_t next_minibatch, const std::stri
 // Between two actions: what has been written meanwhile is told, and completed.
 void Training::advance_checkpoints() {
   if (messages_) messages_->check();
-  for (CheckpointSeries* series : all_series()) series->advance();
-  if (kept_ && kept_->last() != told_kept_) {
+  checkpoints_->advance();
+  if (!kept_) return;
+  kept_->advance();
+  if (!hosts_.empty() && kept_->last() != told_kept_) {
     told_kept_ = kept_->last();
     tell_newest_kept(minibatch_of(told_kept_).value_or(0));
   }
