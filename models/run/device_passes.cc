@@ -14,6 +14,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -177,6 +178,26 @@ std::vector<int64_t> shape_of(const Graph& graph, const Node& node, const char* 
   return value == graph.values.end() ? std::vector<int64_t>() : value->second.shape;
 }
 
+// Why the numbers of the graph's tensors must lie as they do: a node that says how, or a view that may not
+// be a copy.
+std::optional<std::string> why_in_order(const Graph& graph) {
+  const Storages storages(graph);
+  std::map<size_t, size_t> last_write;  // by memory: the node
+  for (const Storages::Write& write : storages.writes()) {
+    size_t& last = last_write[storages.class_of(write.tensor)];
+    last = std::max(last, write.node);
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op == "aten::as_strided") return label_of(node) + " says how its numbers lie in memory";
+    if (node.op != "aten::view") continue;
+    const auto write = last_write.find(storages.class_of(node.outputs.at(0)));
+    if (write != last_write.end() && write->second > i)
+      return label_of(node) + " is a view of what " + label_of(graph.nodes[write->second]) + " writes";
+  }
+  return {};
+}
+
 }  // namespace
 
 const std::vector<std::string>& known_device_passes() {
@@ -189,15 +210,13 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
                          at::Device device) {
   graph.device_passes.clear();
   if (asked == "none") return graph;
-  const auto says_order = std::find_if(graph.nodes.begin(), graph.nodes.end(),
-                                       [](const Node& node) { return node.op == "aten::as_strided"; });
   if (asked == "auto") {
     if (device.is_cpu() || precision == "float32") return graph;
     graph.device_passes.insert(kChannelsLast);
     if (precision == "bfloat16")
       graph.device_passes.insert(
           {kAlignedProducts, kContiguousOperands, kFusedCrossEntropy, kTwoStageLayerNorm});
-    if (says_order != graph.nodes.end())
+    if (why_in_order(graph))
       for (const char* const pass : {kChannelsLast, kContiguousOperands}) graph.device_passes.erase(pass);
     return graph;
   }
@@ -207,10 +226,12 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw InputError("device_passes '" + asked + "': '" + name + "' is not one of auto, none, " +
                        join(known, ", ") + suggestion(name, known));
-    if (says_order != graph.nodes.end() && (name == kChannelsLast || name == kContiguousOperands))
-      throw InputError("device_passes '" + asked + "': " + label_of(*says_order) +
-                           " says how its numbers lie in memory, and '" + name + "' lays them otherwise",
-                       "Next: leave out '" + name + "'.");
+    if (name == kChannelsLast || name == kContiguousOperands) {
+      if (const auto why = why_in_order(graph))
+        throw InputError(
+            "device_passes '" + asked + "': " + *why + ", and '" + name + "' lays numbers in another order",
+            "Next: leave out '" + name + "'.");
+    }
     graph.device_passes.insert(name);
   }
   return graph;
@@ -219,13 +240,6 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
 const Storages& OperatorsByPasses::storages() {
   if (!storages_) storages_.emplace(graph_);
   return *storages_;
-}
-
-bool OperatorsByPasses::is_written(const std::string& value) {
-  const auto& writes = storages().writes();
-  return std::any_of(writes.begin(), writes.end(), [&](const Storages::Write& write) {
-    return storages().class_of(write.tensor) == storages().class_of(value);
-  });
 }
 
 // Whether every view of `value` keeps its rows of so many numbers as they are: joined they would have gaps.
@@ -253,8 +267,7 @@ std::optional<c10::OperatorHandle> OperatorsByPasses::operator_for(const Node& n
     if (self.size() > 1 && self == shape_of(graph_, node, "other")) return own("pipewright::add_contiguous");
   }
   if (!node.overload.empty()) return {};
-  if (node.op == "aten::view" && (has(kContiguousOperands) || has(kChannelsLast)) &&
-      !is_written(node.outputs.at(0)))
+  if (node.op == "aten::view" && (has(kContiguousOperands) || has(kChannelsLast)))
     return own("pipewright::view_or_copy");
   if (node.op == "aten::conv2d" && has(kChannelsLast)) return own("pipewright::conv2d_channels_last");
   if (node.op == "aten::linear" && has(kAlignedProducts)) {

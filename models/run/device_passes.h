@@ -47,7 +47,6 @@ class OperatorsByPasses {
  private:
   const Storages& storages();
   bool keeps_rows(const std::string& value, int64_t columns);
-  bool is_written(const std::string& value);
 
   const Graph& graph_;
   std::optional<Storages> storages_;  // once they are asked for

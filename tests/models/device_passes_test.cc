@@ -181,11 +181,16 @@ TEST_CASE("a view of what a pass lays otherwise is a copy where it has to be, un
   const auto made = [&](const Graph& of) { return run(Segment(of, all_nodes(of), of.outputs), tensors)[0]; };
   const Graph passed = with_device_passes(graph, "channels-last", "float32", at::kCPU);
   CHECK(at::allclose(made(passed), made(graph), 1e-4, 1e-5));
-  CHECK(OperatorsByPasses(passed).operator_for(passed.nodes[2]).has_value());
-  graph.nodes.insert(graph.nodes.begin() + 3, node("z", "aten::zero_", {{"self", tensor("v")}}));
-  graph.values["z"] = {};
-  const Graph written = with_device_passes(graph, "channels-last", "float32", at::kCPU);
-  CHECK_FALSE(OperatorsByPasses(written).operator_for(written.nodes[2]).has_value());
+  // Written before it is one: a copy of that. Afterwards it may be none.
+  Graph earlier = graph, later = graph;
+  earlier.nodes.insert(earlier.nodes.begin() + 2, node("z", "aten::neg_", {{"self", tensor("r")}}));
+  later.nodes.insert(later.nodes.begin() + 3, node("z", "aten::neg_", {{"self", tensor("r")}}));
+  for (Graph* of : {&earlier, &later}) of->values["z"] = {};
+  const Graph passes = with_device_passes(earlier, "channels-last", "float32", at::kCPU);
+  CHECK(at::allclose(made(passes), made(earlier), 1e-4, 1e-5));
+  CHECK_THROWS_WITH(with_device_passes(later, "contiguous-operands", "float32", at::kCPU),
+                    Catch::Contains("'v' (layer_v, aten::view) is a view of what node 'z'"));
+  CHECK(with_device_passes(later, "auto", "tf32", at::Device(at::kCUDA, 0)).device_passes.empty());
 }
 
 TEST_CASE("a graph that says how its numbers lie in memory keeps them so") {
