@@ -152,9 +152,11 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   inputs.loads_beside = profile.device != "cpu";
   inputs.sums_in_rings = profile.device.starts_with("cuda");
   // What other programs' profiles say of their loaders is nothing about ours.
-  if (profile.device != kUnknownDevice)
-    inputs.input_seconds =
-        profile.input_seconds / static_cast<double>(inputs.loads_beside ? 1 : profile.threads);
+  if (profile.device != kUnknownDevice) inputs.input_seconds = profile.input_seconds;
+  inputs.compute_threads = profile.threads;
+  if (!inputs.loads_beside) inputs.input_threads = profile.threads;
+  inputs.host_cores =
+      topology.cores.devices > 0 ? topology.cores.cores : profile.whole.host_cores.value_or(0);
   // An update takes what it takes in the slowest class that is there.
   std::vector<double> ratios = {pace_of(flow, {})};
   for (const auto& [name, measured] : classes) {

@@ -104,6 +104,7 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
   CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   if (request.ignore_crowd) inputs.crowd.reset();
   inputs.slow_links = request.slow_links;
+  inputs.data_workers = request.data_workers;
   return inputs;
 }
 
