@@ -1,4 +1,5 @@
-// How many threads of a rank make minibatches: what a run starts and what a price expects.
+// How many threads of a rank make minibatches, and how many of those are ahead on its device: what a run does
+// and what a price expects.
 #pragma once
 
 #include <algorithm>
@@ -14,5 +15,8 @@ inline constexpr int64_t kMostDataWorkers = 16;
 inline int64_t default_data_workers(int64_t cores, int64_t ranks, int64_t computing) {
   return std::clamp<int64_t>(cores / ranks - computing, 1, kMostDataWorkers);
 }
+
+/// Minibatches that are on their way to a device, or there, before the one that is asked for has ended.
+inline constexpr int64_t kUploadsAhead = 2;
 
 }  // namespace pipewright

@@ -129,6 +129,8 @@ struct ProfiledWhole {
   // minibatch of input takes there.
   std::optional<int64_t> library_bytes = {};
   std::optional<int64_t> input_bytes = {};
+  /// Optional key: the same as it travels there, images as bytes.
+  std::optional<int64_t> uploaded_bytes = {};
   /// Optional key: the cores of the device's host that were ours to use, for the threads that make input.
   std::optional<int64_t> host_cores = {};
   /// Optional key: how far the sum of the nodes' times may be from the true one, as a part of it

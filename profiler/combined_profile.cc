@@ -151,7 +151,8 @@ ProfiledWhole combined_whole(const Measured& measured) {
        {&ProfiledWhole::forward_launch_seconds, &ProfiledWhole::backward_launch_seconds})
     whole.*field = median_if_all(measured, [&](const Profile& profile) { return profile.whole.*field; });
   for (std::optional<int64_t> ProfiledWhole::*field :
-       {&ProfiledWhole::allocated_bytes, &ProfiledWhole::library_bytes, &ProfiledWhole::input_bytes}) {
+       {&ProfiledWhole::allocated_bytes, &ProfiledWhole::library_bytes, &ProfiledWhole::input_bytes,
+        &ProfiledWhole::uploaded_bytes}) {
     if (!all_have(measured, [&](const Profile& profile) { return (profile.whole.*field).has_value(); }))
       continue;
     whole.*field = 0;

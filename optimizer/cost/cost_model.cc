@@ -139,10 +139,9 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
       inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
   };
   take_update(profile.whole);
-  constexpr int64_t kUploaded = 3;  // at hand, and StageLoaders::kUploadsAhead
   inputs.library_bytes = profile.whole.library_bytes.value_or(0);
   inputs.input_bytes = profile.whole.input_bytes.value_or(0);
-  inputs.uploaded_bytes = kUploaded * inputs.input_bytes;
+  inputs.uploaded_bytes = profile.whole.uploaded_bytes.value_or(inputs.input_bytes);
   if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))
     inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;

@@ -127,7 +127,7 @@ struct CostInputs {
   int64_t compute_threads = 1;
   int64_t optimizer_slots = 1;
   // Of a device's memory: what libraries keep there for each stream that computes, a minibatch of input, and
-  // what the first stage has uploaded: that at hand and those ahead (runtime/worker/stage_loaders.h).
+  // the same as it travels there.
   int64_t library_bytes = 0;
   int64_t input_bytes = 0;
   int64_t uploaded_bytes = 0;

@@ -339,6 +339,7 @@ Profile random_profile(std::mt19937_64& random) {
   if (coin(random)) profile.whole.allocated_bytes = bytes(random);
   if (coin(random)) profile.whole.library_bytes = bytes(random);
   if (coin(random)) profile.whole.input_bytes = bytes(random);
+  if (coin(random)) profile.whole.uploaded_bytes = bytes(random);
   if (coin(random)) profile.whole.host_cores = 1 + below(random, 64);
   if (coin(random)) profile.whole.known_within = positive(random, 1);
   if (profile.nodes.size() > 2 && coin(random))

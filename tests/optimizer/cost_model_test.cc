@@ -367,16 +367,17 @@ TEST_CASE(
   const StageMemory on_host = stage_memory(load, 1, 2, inputs);
   inputs.library_bytes = 70;
   inputs.input_bytes = 9;
-  inputs.uploaded_bytes = 27;
+  inputs.uploaded_bytes = 3;
   const StageMemory later = stage_memory(load, 1, 2, inputs);
   CHECK(later.total_bytes() == on_host.total_bytes() + 70);
   load.first = true;
-  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() == later.total_bytes() + 27);
+  // What two minibatches in flight have read, and two more as they have come.
+  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() == later.total_bytes() + 2 * 9 + 2 * 3);
   load.captured = true;
-  // Gradients of 4000, libraries of the capture's stream, and of each of two minibatches what it is sent,
-  // sends and reads.
+  // Gradients of 4000, libraries of the capture's stream, of each of two minibatches what it is sent and
+  // sends, and what is at hand beside the two that are copied to what is recorded.
   CHECK(stage_memory(load, 1, 2, inputs).total_bytes() ==
-        later.total_bytes() + 27 + 4000 + 70 + 2 * (2000 + 3000 + 9));
+        later.total_bytes() + 3 * 9 + 2 * 3 + 4000 + 70 + 2 * (2000 + 3000));
 }
 
 TEST_CASE("An update on a GPU takes what its rule's memory takes") {
@@ -553,6 +554,16 @@ TEST_CASE(
   PlanRequest request;
   request.ignore_crowd = true;
   CHECK_FALSE(requested_cost_inputs(profile, hosts, request).crowd);
+}
+
+TEST_CASE("Input goes to a device as its profile says, or as it is read") {
+  Profile profile = skip_profile();
+  const auto uploaded = [&] { return cost_inputs(profile, flat_topology(1, 1e9, 0, 0), 1).uploaded_bytes; };
+  CHECK(uploaded() == 0);
+  profile.whole.input_bytes = 400;
+  CHECK(uploaded() == 400);
+  profile.whole.uploaded_bytes = 100;
+  CHECK(uploaded() == 100);
 }
 
 TEST_CASE("Input of a GPU is made by as many threads as a run has for each rank") {

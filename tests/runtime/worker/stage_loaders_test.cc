@@ -1,8 +1,11 @@
 // Samples travel to a device as they are stored, and are there what they are on the CPU.
 #include "runtime/worker/stage_loaders.h"
 
+#include <deque>
+
 #include "graph/random.h"
 #include "models/load.h"
+#include "models/memory/memory_meter.h"
 #include "tests/runtime/data/every_byte.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
@@ -78,6 +81,39 @@ TEST_CASE(
     // What is not made there goes there when it is read.
     const int64_t expected_bytes = evaluates ? (images.normalisation ? of_images : 0) : of_images + of_labels;
     CHECK(fake_device_counts().uploaded_bytes == expected_bytes);
+  }
+  reset_fake_device();
+}
+
+TEST_CASE("a device holds what minibatches in flight have read, and at most two more as bytes") {
+  const TemporaryFolder folder;
+  write_mnist(folder.path());
+  constexpr int64_t kSamples = 2, kHeld = 3;
+  const Model model = load_model("mlp:layers=2,width=8,image=28,classes=10", kSamples);
+  const auto data = open_dataset("mnist:root=" + folder.path().string(), "train");
+  const Sampler sampler(data->size(), kSamples, /*seed=*/5, /*shuffle=*/true);
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 40;
+  rules.device = fake_device();
+  Worker worker(model, plan_of(model, {1}, {1}), 0, nullptr, rules);
+  MemoryMeter meter(fake_device().type());
+  const MemoryMeter::Attached attached(meter);
+  StageLoaders loaders(
+      *data, worker, worker.open({0, rules.total_minibatches}),
+      [&](int64_t k) {
+        return LoadRequest{sampler.indices(k), {5, sampler.epoch_of(k)}};
+      },
+      Loading{{.count = 2}, /*ahead=*/4, {}, {}});
+  const int64_t numbers = meter.live_bytes();  // by which images are normalised
+  const int64_t labels = kSamples * static_cast<int64_t>(sizeof(int64_t)), pixels = kSamples * 28 * 28;
+  std::deque<std::vector<at::Tensor>> held;
+  for (int64_t k = 0; k < rules.total_minibatches; ++k) {
+    held.push_back(loaders.next(0, k));
+    if (held.size() > kHeld) held.pop_front();
+    const auto in_flight = static_cast<int64_t>(held.size());
+    const int64_t read = in_flight * (4 * pixels + labels), ahead = kUploadsAhead * (pixels + labels);
+    CHECK(meter.live_bytes() >= numbers + read);
+    CHECK(meter.live_bytes() <= numbers + read + ahead);
   }
   reset_fake_device();
 }
