@@ -30,7 +30,7 @@ void add_pricing_options(po::options_description* options) {
        "values it keeps: SGD 0, momentum 1, Adam 2")                                        //
       ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other")  //
       (kDataWorkers, po::value<int64_t>()->default_value(Run().data_workers),
-       ("of the run, with a profile of a GPU: " + run_field_of(kDataWorkers).help).c_str());
+       "of the run, on GPUs; 0: by its host's cores");
 }
 
 namespace {
