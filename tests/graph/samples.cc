@@ -384,7 +384,8 @@ Plan random_plan(std::mt19937_64& random) {
   if (coin(random)) plan.profile_digest = digest_of("p");
   if (coin(random)) plan.topology_digest = digest_of("t");
   if (coin(random)) plan.device_passes = "none";
-  plan.strategy = pick<std::string>(random, {"best", "dp", "straight", "hybrid", "model-parallel", "manual"});
+  plan.strategy = pick<std::string>(
+      random, {"best", "dp", "straight", "hybrid", "model-parallel", "inference", "manual"});
   plan.weights = pick<std::string>(random, {"stash", "vertical", "2bw", "flush"});
   plan.microbatches = 1 + below(random, 8);
   int64_t node = 0;
