@@ -84,7 +84,7 @@ struct Plan {
   std::string profile_digest;   ///< optional key
   std::string topology_digest;  ///< optional key
   std::string device_passes;  ///< optional key: Profile::device_passes(); a run with "auto" has them on a GPU
-  std::string strategy;       ///< "best", "dp", "straight", "hybrid", "model-parallel", "manual"
+  std::string strategy;       ///< of strategies(), graph/strategies.h
   std::string schedule = "1f1b";
   std::string weights = "stash";
   /// With weights "flush" and "2bw": minibatches from one update to the next, the same at every stage. What

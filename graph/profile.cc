@@ -242,7 +242,8 @@ Profile Profile::from_json(JsonReader& reader) {
   for (JsonReader& node : reader.objects("nodes")) profile.nodes.push_back(node_from_json(node));
   JsonReader whole = reader.object("whole");
   whole.expect({"forward_seconds", "backward_seconds", "step_seconds", kForwardLaunch, kBackwardLaunch,
-                "allocated_bytes", "library_bytes", "input_bytes", "known_within", "update", "crowd"});
+                "allocated_bytes", "library_bytes", "input_bytes", "uploaded_bytes", "host_cores",
+                "known_within", "update", "crowd"});
   profile.whole.forward_seconds = whole.number("forward_seconds", 0, kMostSeconds);
   profile.whole.backward_seconds = whole.number("backward_seconds", 0, kMostSeconds);
   profile.whole.step_seconds = whole.number("step_seconds", 0, kMostSeconds);
@@ -252,6 +253,9 @@ Profile Profile::from_json(JsonReader& reader) {
     profile.whole.allocated_bytes = whole.integer("allocated_bytes", 0, kMostBytes);
   if (whole.has("library_bytes")) profile.whole.library_bytes = whole.integer("library_bytes", 0, kMostBytes);
   if (whole.has("input_bytes")) profile.whole.input_bytes = whole.integer("input_bytes", 0, kMostBytes);
+  if (whole.has("uploaded_bytes"))
+    profile.whole.uploaded_bytes = whole.integer("uploaded_bytes", 0, kMostBytes);
+  if (whole.has("host_cores")) profile.whole.host_cores = whole.integer("host_cores", 1, kMostRanks);
   if (whole.has("known_within")) profile.whole.known_within = whole.number("known_within", 0, kLargestNumber);
   if (whole.has("update")) profile.whole.update = update_from_json(whole.object("update"));
   if (whole.has("crowd")) profile.whole.crowd = crowd_from_json(whole.object("crowd"));
@@ -281,6 +285,8 @@ Json Profile::to_json() const {
   if (whole.allocated_bytes) json["whole"]["allocated_bytes"] = *whole.allocated_bytes;
   if (whole.library_bytes) json["whole"]["library_bytes"] = *whole.library_bytes;
   if (whole.input_bytes) json["whole"]["input_bytes"] = *whole.input_bytes;
+  if (whole.uploaded_bytes) json["whole"]["uploaded_bytes"] = *whole.uploaded_bytes;
+  if (whole.host_cores) json["whole"]["host_cores"] = *whole.host_cores;
   if (whole.known_within) json["whole"]["known_within"] = *whole.known_within;
   if (whole.update) json["whole"]["update"] = pipewright::to_json(*whole.update);
   if (whole.crowd) {

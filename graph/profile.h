@@ -129,6 +129,10 @@ struct ProfiledWhole {
   // minibatch of input takes there.
   std::optional<int64_t> library_bytes = {};
   std::optional<int64_t> input_bytes = {};
+  /// Optional key: the same as it travels there, images as bytes.
+  std::optional<int64_t> uploaded_bytes = {};
+  /// Optional key: the cores of the device's host that were ours to use, for the threads that make input.
+  std::optional<int64_t> host_cores = {};
   /// Optional key: how far the sum of the nodes' times may be from the true one, as a part of it
   /// (profiler/repeats.h).
   std::optional<double> known_within = {};
@@ -167,7 +171,7 @@ struct Profile {
   int64_t threads = 1;
   std::vector<std::pair<std::string, std::string>>
       provenance;                   ///< what, in order: versions, CPU, date, repeats
-  double input_seconds = 0;         ///< to make one minibatch of input
+  double input_seconds = 0;         ///< to make one minibatch of input, in one thread
   std::vector<ProfiledNode> nodes;  ///< in an order in which they can run
   ProfiledWhole whole;
   /// Optional key: digests of the profiles that it is the combination of (profiler/combined_profile.h); none

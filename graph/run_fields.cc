@@ -1,8 +1,10 @@
 #include "graph/run_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "graph/error.h"
 #include "graph/learning_rate.h"
 #include "graph/limits.h"
 #include "graph/rows.h"
@@ -185,9 +187,8 @@ const std::vector<RunField>& run_fields() {
        "processes that wait for the place of a lost rank"},
       {"recovery", "copies", "copies", kPlain, PW_FIELD(recovery.copies), integer(0, 1),
        "ranks that keep a copy of each stage's state for its rank's loss"},
-      {"recovery", "copy_every_minibatches", "copy-every", kPlain,
-       PW_FIELD(recovery.copy_every_minibatches), integer(1, kMostCount),
-       "minibatches between two copies"},
+      {"recovery", "copy_every_minibatches", "copy-every", kPlain, PW_FIELD(recovery.copy_every_minibatches),
+       integer(1, kMostCount), "minibatches between two copies"},
       {"",
        "no_save",
        "no-save",
@@ -234,6 +235,13 @@ const std::vector<RunField>& run_fields() {
 }
 
 #undef PW_FIELD
+
+const RunField& run_field_of(const std::string& option) {
+  const auto found = std::find_if(run_fields().begin(), run_fields().end(),
+                                  [&](const RunField& field) { return field.option == option; });
+  PW_CHECK(found != run_fields().end(), "no field of a run has --" << option);
+  return *found;
+}
 
 ConstFieldValue RunField::of(const Run& run) const {
   // `in` finds the member and changes nothing.

@@ -47,5 +47,7 @@ struct RunField {
 
 /// In the order of the document (docs/formats.md) and of the help.
 const std::vector<RunField>& run_fields();
+/// The one with this option, which is there: of other programs that have the option too.
+const RunField& run_field_of(const std::string& option);
 
 }  // namespace pipewright

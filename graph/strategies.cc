@@ -15,6 +15,7 @@ const std::vector<StrategyFacts>& strategies() {
       {kStraight, "straight", true, false, true, "a pipeline of two stages or more, one device each"},
       {kHybrid, "hybrid", true, false, false, "a pipeline with a replicated stage"},
       {kModelParallel, "model-parallel", true, false, true, "one stage per device, one minibatch at a time"},
+      {kInference, kInferenceStrategy, false, false, false, "forward only, the least latency at a rate"},
       {kManual, "manual", false, false, false, "written by hand"},
   };
   return rows;

@@ -7,12 +7,15 @@
 
 namespace pipewright {
 
-enum class StrategyKind { kBest, kDataParallel, kStraight, kHybrid, kModelParallel, kManual };
+enum class StrategyKind { kBest, kDataParallel, kStraight, kHybrid, kModelParallel, kInference, kManual };
+
+/// Of plans for answering, by which they are told from those to train by.
+inline constexpr const char* kInferenceStrategy = "inference";
 
 struct StrategyFacts {
   StrategyKind kind;
   const char* name;
-  bool searched;        ///< an optimizer finds such plans; otherwise they are written by hand
+  bool searched;        ///< can be asked for (`plan --strategy`)
   bool one_stage;       ///< the whole model on every rank
   bool equal_replicas;  ///< all stages have equally many
   const char* summary;

@@ -73,6 +73,10 @@ void expect_same(const MeasuredProfile& first, const MeasuredProfile& other) {
   compare("minibatch_samples", std::to_string(a.minibatch_samples), std::to_string(b.minibatch_samples));
   compare("device", a.device, b.device);
   compare("threads", std::to_string(a.threads), std::to_string(b.threads));
+  const auto cores_of = [](const Profile& profile) {
+    return profile.whole.host_cores ? std::to_string(*profile.whole.host_cores) : "";
+  };
+  compare("whole.host_cores", cores_of(a), cores_of(b));
   for (const char* key :
        {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes", "parts"})
     compare(std::string("provenance.") + key, entry_of(a, key), entry_of(b, key));
@@ -147,13 +151,15 @@ ProfiledWhole combined_whole(const Measured& measured) {
        {&ProfiledWhole::forward_launch_seconds, &ProfiledWhole::backward_launch_seconds})
     whole.*field = median_if_all(measured, [&](const Profile& profile) { return profile.whole.*field; });
   for (std::optional<int64_t> ProfiledWhole::*field :
-       {&ProfiledWhole::allocated_bytes, &ProfiledWhole::library_bytes, &ProfiledWhole::input_bytes}) {
+       {&ProfiledWhole::allocated_bytes, &ProfiledWhole::library_bytes, &ProfiledWhole::input_bytes,
+        &ProfiledWhole::uploaded_bytes}) {
     if (!all_have(measured, [&](const Profile& profile) { return (profile.whole.*field).has_value(); }))
       continue;
     whole.*field = 0;
     for (const MeasuredProfile& one : measured)
       whole.*field = std::max(*(whole.*field), *(one.profile.whole.*field));
   }
+  whole.host_cores = measured.front().profile.whole.host_cores;
   whole.update = combined_update(measured);
   whole.crowd = combined_crowd(measured);
   return whole;

@@ -190,6 +190,7 @@ Profile measure_with_progress(const std::string& spec, const Model& model, const
   measuring.measured_part = [parts](const MeasuredPart& part) { parts->push_back(part); };
   Profile profile = measure(model, inputs.tensors, measuring);
   profile.input_seconds = inputs.seconds;
+  if (inputs.bytes > 0 && !measuring.device.is_cpu()) profile.whole.uploaded_bytes = inputs.bytes;
   return profile;
 }
 

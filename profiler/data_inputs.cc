@@ -37,16 +37,19 @@ DataInputs data_inputs(const std::string& data_spec, const Graph& graph, int64_t
                 /*stored=*/for_device);
 
   std::vector<double> seconds;
+  int64_t bytes = 0;
   for (int64_t k = 0; k < kMinibatches; ++k) {
     const auto start = std::chrono::steady_clock::now();
     const double waited = waited_for_core_seconds();
-    loader.next();
+    const std::vector<at::Tensor> made = loader.next();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    bytes = 0;
+    for (const at::Tensor& field : made) bytes += static_cast<int64_t>(field.nbytes());
     if (k > 0) seconds.push_back(std::max(0.0, took.count() - (waited_for_core_seconds() - waited)));
   }
   requests.erase(requests.begin(), requests.end() - 1);
   return {Loader(*dataset, fields, std::move(requests), {.count = 0}, /*ahead=*/0).next(),
-          median(std::move(seconds))};
+          median(std::move(seconds)), bytes};
 }
 
 }  // namespace pipewright

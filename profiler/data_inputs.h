@@ -14,6 +14,7 @@ namespace pipewright {
 struct DataInputs {
   std::vector<at::Tensor> tensors;  ///< one per graph.inputs
   double seconds = 0;               ///< to make one minibatch, in one thread, median of a few
+  int64_t bytes = 0;                ///< of what is timed
 };
 
 /// `for_device`: what is timed is what workers make for a device other than the CPU, samples as they are

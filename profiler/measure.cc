@@ -17,6 +17,7 @@
 #include "graph/json.h"
 #include "graph/statistics.h"
 #include "graph/units.h"
+#include "interference/core_features.h"
 #include "models/device/device.h"
 #include "profiler/bench.h"
 #include "profiler/crowd.h"
@@ -157,6 +158,7 @@ class PartByPart {
     profile_.whole.update.emplace();
     if (options_.device.is_cpu()) return;
     profile_.whole.forward_launch_seconds = profile_.whole.backward_launch_seconds = 0;
+    profile_.whole.host_cores = static_cast<int64_t>(cores_of_process().size());
     profile_.whole.input_bytes = 0;
     for (const at::Tensor& input : inputs)
       *profile_.whole.input_bytes += static_cast<int64_t>(input.nbytes());

@@ -1,7 +1,8 @@
 // `evaluate`: what a plan that is there is expected to take.
 #include <cmath>
 #include <iostream>
-#include <sstream>
+#include <optional>
+#include <string>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -11,10 +12,43 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/inference_plan.h"
 
 namespace pipewright {
 
 namespace po = boost::program_options;
+
+namespace {
+
+/// How far the plan's own price is from the one found now; "" where it has none.
+std::string before_text(const std::optional<Prediction>& before, const Prediction& now) {
+  if (!before || !(before->minibatch_seconds > 0)) return "";
+  const double change = 100 * (before->minibatch_seconds / now.minibatch_seconds - 1);
+  std::string text = "The plan itself says " + format_seconds(before->minibatch_seconds);
+  if (std::abs(change) > 0.1)
+    text += ": " + number_text(std::abs(change)) + " % " + (change > 0 ? "more" : "less") +
+            "; it was made with another profile or other links";
+  return text + "\n";
+}
+
+void print_evaluation(const Plan& plan, const std::optional<Prediction>& before, const Inputs& inputs,
+                      int64_t width) {
+  const Prediction& now = *plan.predicted;
+  std::string head;
+  if (is_for_inference(plan)) {
+    head = inference_text(plan, inputs) + "\n" + before_text(before, now);
+    std::cout << wrapped(head, width) << "\n" << plan_table(plan).text(width);
+    return;
+  }
+  head = shape_and_recompute_text(plan) + ": " + format_seconds(now.minibatch_seconds) +
+         " per minibatch, bound by " + now.bottleneck + "\n" + before_text(before, now);
+  if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head += crowd + "\n";
+  std::cout << wrapped(head, width) << "\n"
+            << stage_table(plan, now, inputs).text(width) << "\n"
+            << wrapped(memory_heading(inputs) + "\n", width) << memory_table(now).text(width);
+}
+
+}  // namespace
 
 void run_evaluate(const Arguments& arguments) {
   po::options_description options("Options");
@@ -28,27 +62,10 @@ void run_evaluate(const Arguments& arguments) {
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
   const std::optional<Prediction> before = plan.predicted;
   plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  if (values["json"].as<bool>()) {
+  if (values["json"].as<bool>())
     std::cout << document_text(plan);
-  } else {
-    std::ostringstream head;
-    head << shape_and_recompute_text(plan) << ": " << format_seconds(plan.predicted->minibatch_seconds)
-         << " per minibatch, bound by " << plan.predicted->bottleneck << "\n";
-    if (before && before->minibatch_seconds > 0) {
-      const double change = 100 * (before->minibatch_seconds / plan.predicted->minibatch_seconds - 1);
-      head << "The plan itself says " << format_seconds(before->minibatch_seconds);
-      if (std::abs(change) > 0.1) {
-        head << ": " << number_text(std::abs(change)) << " % " << (change > 0 ? "more" : "less")
-             << "; it was made with another profile or other links";
-      }
-      head << "\n";
-    }
-    if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head << crowd << "\n";
-    const int64_t width = output_width(values);
-    std::cout << wrapped(head.str(), width) << "\n"
-              << stage_table(plan, *plan.predicted, inputs).text(width) << "\n"
-              << wrapped(memory_heading(inputs) + "\n", width) << memory_table(*plan.predicted).text(width);
-  }
+  else
+    print_evaluation(plan, before, inputs, output_width(values));
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
 }
 

@@ -6,6 +6,7 @@
 #include "graph/pipedream.h"
 #include "graph/pipeline_rules.h"
 #include "graph/rows.h"
+#include "graph/run_fields.h"
 #include "graph/units.h"
 #include "graph/update_rules.h"
 #include "optimizer/commands/option_values.h"
@@ -18,6 +19,7 @@ namespace po = boost::program_options;
 
 /// Demands for stages beyond are slips.
 constexpr int64_t kMostNamedStage = 255;
+constexpr const char* kDataWorkers = "data-workers";
 
 }  // namespace
 
@@ -25,8 +27,10 @@ void add_pricing_options(po::options_description* options) {
   options->add_options()                                                                                   //
       ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
-       "values it keeps: SGD 0, momentum 1, Adam 2")  //
-      ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other");
+       "values it keeps: SGD 0, momentum 1, Adam 2")                                        //
+      ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other")  //
+      (kDataWorkers, po::value<int64_t>()->default_value(Run().data_workers),
+       "of the run, on GPUs; 0: by its host's cores");
 }
 
 namespace {
@@ -145,6 +149,9 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
   request.ignore_crowd = values["ignore-crowd"].as<bool>();
   settings->push_back(
       {"ignore-crowd", request.ignore_crowd ? "yes" : "no", source_of(values, "ignore-crowd")});
+  const FieldRule& workers = run_field_of(kDataWorkers).rule;
+  request.data_workers = in_range(values, kDataWorkers, workers.least, workers.most);
+  settings->push_back({kDataWorkers, std::to_string(request.data_workers), source_of(values, kDataWorkers)});
   if (values.count("strategy") != 0) {
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});

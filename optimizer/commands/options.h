@@ -25,7 +25,7 @@ struct Inputs {
 /// --gpus, --topology, --levels, --bandwidths, --latency, --shared, --device-classes, --class-profile,
 /// --memory.
 void add_device_options(boost::program_options::options_description* options);
-/// --optimizer, --optimizer-slots, --ignore-crowd.
+/// --optimizer, --optimizer-slots, --ignore-crowd, --data-workers.
 void add_pricing_options(boost::program_options::options_description* options);
 /// --schedule, --weights, --microbatches, --stages-per-rank, --recompute: for commands that search.
 void add_run_options(boost::program_options::options_description* options);

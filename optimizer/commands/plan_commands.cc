@@ -107,10 +107,7 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   const Prediction& predicted = *plan.predicted;
   std::ostringstream head;
   if (inputs.request.inference_period_seconds > 0) {
-    head << inputs.profile.model << ": " << plan.shape_text() << " on " << plan.world_size << " of "
-         << inputs.topology.device_count() << " devices, " << predicted.bottleneck
-         << "; a minibatch can come every " << format_seconds(predicted.minibatch_seconds) << "\n\n";
-    std::cout << wrapped(head.str(), width) << plan_table(plan).text(width);
+    std::cout << wrapped(inference_text(plan, inputs) + "\n\n", width) << plan_table(plan).text(width);
     return;
   }
   const double alone = one_device_seconds(inputs);

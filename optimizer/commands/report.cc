@@ -250,6 +250,12 @@ TextTable plan_table(const Plan& plan) {
   return table;
 }
 
+std::string inference_text(const Plan& plan, const Inputs& inputs) {
+  return inputs.profile.model + ": " + plan.shape_text() + " on " + std::to_string(plan.world_size) + " of " +
+         std::to_string(inputs.topology.device_count()) + " devices, " + plan.predicted->bottleneck +
+         "; a minibatch can come every " + format_seconds(plan.predicted->minibatch_seconds);
+}
+
 std::string memory_heading(const Inputs& inputs) {
   const int64_t slots = inputs.request.optimizer_slots;
   const bool assumed =

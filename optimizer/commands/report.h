@@ -49,6 +49,8 @@ int64_t largest_memory(const Prediction& prediction);
 TextTable stage_table(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
 /// The same from the plan alone, as far as its own prediction goes.
 TextTable plan_table(const Plan& plan);
+/// Of a plan for inference: its latency, and how often a minibatch can come.
+std::string inference_text(const Plan& plan, const Inputs& inputs);
 /// Above memory_table(): what it has counted for the optimizer, and whether anybody has said so.
 std::string memory_heading(const Inputs& inputs);
 TextTable memory_table(const Prediction& prediction);

@@ -139,10 +139,9 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
       inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
   };
   take_update(profile.whole);
-  constexpr int64_t kUploaded = 3;  // at hand, and StageLoaders::kUploadsAhead
   inputs.library_bytes = profile.whole.library_bytes.value_or(0);
   inputs.input_bytes = profile.whole.input_bytes.value_or(0);
-  inputs.uploaded_bytes = kUploaded * inputs.input_bytes;
+  inputs.uploaded_bytes = profile.whole.uploaded_bytes.value_or(inputs.input_bytes);
   if (profile.whole.crowd && is_measured_on_such_hosts(*profile.whole.crowd, topology))
     inputs.crowd = profile.whole.crowd;
   inputs.host_ranks = topology.levels.at(0).count;
@@ -152,9 +151,11 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   inputs.loads_beside = profile.device != "cpu";
   inputs.sums_in_rings = profile.device.starts_with("cuda");
   // What other programs' profiles say of their loaders is nothing about ours.
-  if (profile.device != kUnknownDevice)
-    inputs.input_seconds =
-        profile.input_seconds / static_cast<double>(inputs.loads_beside ? 1 : profile.threads);
+  if (profile.device != kUnknownDevice) inputs.input_seconds = profile.input_seconds;
+  inputs.compute_threads = profile.threads;
+  if (!inputs.loads_beside) inputs.input_threads = profile.threads;
+  inputs.host_cores =
+      topology.cores.devices > 0 ? topology.cores.cores : profile.whole.host_cores.value_or(0);
   // An update takes what it takes in the slowest class that is there.
   std::vector<double> ratios = {pace_of(flow, {})};
   for (const auto& [name, measured] : classes) {

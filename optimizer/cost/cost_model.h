@@ -116,13 +116,18 @@ struct CostInputs {
   /// NCCL makes sums over replicas, in rings through the hosts; otherwise ranks exchange directly. Prices
   /// have it.
   bool sums_in_rings = false;
-  /// A minibatch of input, made by a thread beside the first stage: on a host (`loads_beside` false) it takes
-  /// so much of the cores that compute, beside a device it goes on meanwhile. Prices have it.
+  /// A minibatch of input, made by one thread beside the first stage: on a host (`loads_beside` false) it
+  /// takes so much of the cores that compute, beside a device it goes on meanwhile. Prices have it.
   double input_seconds = 0;
   bool loads_beside = false;
+  int64_t input_threads = 1;  ///< of a rank, which share it; PlanCost has them for a plan on devices
+  // Of devices: what makes input for a rank, if the plan says how many there are (graph/data_workers.h).
+  int64_t data_workers = 0;  ///< of the run; 0: one for each core that is left
+  int64_t host_cores = 0;    ///< 0: not known
+  int64_t compute_threads = 1;
   int64_t optimizer_slots = 1;
   // Of a device's memory: what libraries keep there for each stream that computes, a minibatch of input, and
-  // what the first stage has uploaded: that at hand and those ahead (runtime/worker/stage_loaders.h).
+  // the same as it travels there.
   int64_t library_bytes = 0;
   int64_t input_bytes = 0;
   int64_t uploaded_bytes = 0;

@@ -1,5 +1,6 @@
 #include "optimizer/cost/stage_memory.h"
 
+#include "graph/data_workers.h"
 #include "graph/limits.h"
 
 namespace pipewright {
@@ -122,14 +123,17 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   const bool as_it_goes = !inputs.split_backward && load.tied_held_bytes == 0 && !load.recompute;
   const int64_t workspace = as_it_goes ? load.workspace.with_gradients_bytes : load.workspace.alone_bytes;
   memory.workspace_bytes = std::max<int64_t>(0, workspace) + inputs.library_bytes;
-  if (load.first) memory.messages_bytes += inputs.uploaded_bytes;
+  // What minibatches in flight have read, and those ahead as they are stored: what is read is made of them
+  // when their forward begins (runtime/worker/stage_loaders.h).
+  if (load.first)
+    memory.messages_bytes += in_flight * inputs.input_bytes + kUploadsAhead * inputs.uploaded_bytes;
   if (load.captured) {
     // Gradients have fixed memory, and so has what each minibatch in flight receives and sends; graphs are
     // captured in a stream of their own (docs/gpu.md).
     memory.gradients_bytes += gathers ? 0 : weights;
     memory.workspace_bytes += inputs.library_bytes;
     memory.messages_bytes +=
-        in_flight * (load.in_bytes + load.out_bytes + (load.first ? inputs.input_bytes : 0));
+        in_flight * (load.in_bytes + load.out_bytes) + (load.first ? inputs.input_bytes : 0);
   }
   memory.gradients_bytes += std::min<int64_t>(0, workspace);
   // The second part of a backward waits for so many first parts at most; of the first stage for its own.

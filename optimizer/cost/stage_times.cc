@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "graph/data_workers.h"
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/stage_memory.h"
 
@@ -144,19 +145,26 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
   times->backward_seconds += out + (load.after_frozen ? 0 : in);
 }
 
+int64_t input_threads(int64_t host_ranks, const CostInputs& inputs) {
+  if (!inputs.loads_beside) return inputs.input_threads;
+  if (inputs.host_cores == 0) return std::max<int64_t>(1, inputs.data_workers);
+  if (inputs.data_workers == 0)
+    return default_data_workers(inputs.host_cores, host_ranks, inputs.compute_threads);
+  return std::clamp<int64_t>(inputs.host_cores / host_ranks, 1, inputs.data_workers);
+}
+
+double input_seconds(const CostInputs& inputs) {
+  return inputs.input_seconds / static_cast<double>(inputs.input_threads);
+}
+
 void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times) {
-  if (!load.first) return;
-  const double seconds = inputs.input_seconds / (load.split ? static_cast<double>(replicas) : 1);
-  const double passes = times->forward_seconds + times->recompute_seconds + times->backward_seconds;
-  if (!inputs.loads_beside)
-    times->forward_seconds += seconds;
-  else if (!inputs.one_at_a_time)
-    times->forward_seconds += std::max(0.0, seconds - passes);
+  if (!load.first || inputs.loads_beside) return;
+  times->forward_seconds += input_seconds(inputs) / (load.split ? static_cast<double>(replicas) : 1);
 }
 
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs) {
   const double beside = inputs.loads_beside ? 0 : first.compute_seconds();
-  return (inputs.input_seconds + beside) / static_cast<double>(replicas);
+  return (input_seconds(inputs) + beside) / static_cast<double>(replicas);
 }
 
 namespace {

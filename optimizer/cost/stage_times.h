@@ -41,12 +41,18 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 
 /// What the runtime will spend.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
-/// Adds what making the input takes of the first stage's time: one thread makes minibatches ahead, and begins
-/// a new one when one is taken, on a host on the core that then begins its forward. Beside a device of one
-/// minibatch at a time nobody waits for it but in the end (loading_seconds()).
+/// Threads of a rank that make its input, where so many ranks of the plan are on its host: on a host those
+/// that compute; beside a device as many as a run starts (graph/data_workers.h), of which no more than its
+/// share of the cores helps; one where nothing says how many cores there are.
+int64_t input_threads(int64_t host_ranks, const CostInputs& inputs);
+/// Of one minibatch, whose samples they share.
+double input_seconds(const CostInputs& inputs);
+/// Adds what making the input takes of the first stage's time on a host: minibatches are made ahead, a new
+/// one is begun when one is taken, on the core that then begins its forward. Beside a device ranks wait for
+/// input only where it is what takes longest (loading_seconds()).
 void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times);
-/// Seconds of a minibatch below which inputs do not come: the first stage's ranks have a thread each that
-/// makes them, on a host on the cores that compute.
+/// Seconds of a minibatch below which inputs do not come: each of the first stage's ranks makes its own, on a
+/// host on the cores that compute.
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs);
 /// How many times as long a stage's passes and updates take beside other ranks of its host.
 struct CrowdFactors {

@@ -3,11 +3,16 @@
 #include <string>
 
 #include "graph/error.h"
+#include "optimizer/plan/inference_plan.h"
 
 namespace pipewright {
 
 PlanCost cost_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                       const PlanRequest& request) {
+  if (is_for_inference(plan))
+    throw PlanError(
+        "plan: strategy 'inference' runs forward only, without a schedule of training",
+        "pipewright-optimizer evaluate prices it; plan without --for inference makes one to train by.");
   const Dataflow flow(profile, request.class_profiles);
   return {plan, loads_of_plan(plan, flow), requested_cost_inputs(profile, topology, request)};
 }
@@ -17,6 +22,11 @@ Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topolog
   if (plan.world_size > topology.device_count()) {
     throw InfeasibleError("plan: needs " + std::to_string(plan.world_size) + " devices; the topology has " +
                           std::to_string(topology.device_count()));
+  }
+  if (is_for_inference(plan)) {
+    const Profile answers = profile_of_answers(profile);
+    return inference_price(plan, Dataflow(answers, request.class_profiles),
+                           requested_cost_inputs(answers, topology, request));
   }
   return price(plan, cost_of_plan(plan, profile, topology, request), profile.minibatch_samples);
 }

@@ -7,8 +7,18 @@
 
 namespace pipewright {
 
-/// The depths are those that keep such a pipeline full; `predicted` has forwards alone. InfeasibleError, with
-/// the least period that is possible, if there is none.
-Plan inference_plan(const Question& question, double period_seconds, const Profile& profile);
+/// What nodes take where answers are made: forwards alone, launched one by one, since nothing is captured.
+Profile profile_of_answers(const Profile& profile);
+
+/// Whether such a plan was asked for: strategy "inference".
+bool is_for_inference(const Plan& plan);
+
+/// `flow` is of profile_of_answers(). The depths are those that keep such a pipeline full. InfeasibleError,
+/// with the least period that is possible, if there is none.
+Plan inference_plan(const Question& question, double period_seconds, const Dataflow& flow);
+
+/// What such a plan takes: the period that it can keep, its latency in words, forwards, messages one way, and
+/// what inference_memory() has. PlanError as loads_of_plan().
+Prediction inference_price(const Plan& plan, const Dataflow& flow, CostInputs inputs);
 
 }  // namespace pipewright

@@ -50,6 +50,7 @@ double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
 void ask(StrategyKind strategy, Question* q) {
   switch (strategy) {
     case StrategyKind::kBest:
+    case StrategyKind::kInference:
     case StrategyKind::kManual:
       return;
     case StrategyKind::kDataParallel:
@@ -104,6 +105,7 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
   CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   if (request.ignore_crowd) inputs.crowd.reset();
   inputs.slow_links = request.slow_links;
+  inputs.data_workers = request.data_workers;
   return inputs;
 }
 
@@ -211,7 +213,7 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
 }
 
 Plan Planning::plan_for_inference() {
-  Plan plan = inference_plan(question_, request_.inference_period_seconds, profile_);
+  Plan plan = inference_plan(question_, request_.inference_period_seconds, flow_);
   plan.topology_digest = document_digest(topology_);
   notes_ = {states_.size(), states_.exact, seconds(plan)};
   return plan;
@@ -527,23 +529,6 @@ std::optional<Plan> plan_of_plenty(const Profile& profile, const Topology& topol
   }
 }
 
-// Answers are made by forwards alone, without captured graphs.
-Profile launched(const Profile& profile) {
-  double device = 0, host = 0;
-  for (const ProfiledNode& node : profile.nodes) {
-    device += node.forward_seconds + node.gap_pass().forward_seconds;
-    host += node.launch_pass().forward_seconds;
-  }
-  Profile made = profile;
-  for (ProfiledNode& node : made.nodes) {
-    node.forward_seconds = host > device ? node.launch_pass().forward_seconds
-                                         : node.forward_seconds + node.gap_pass().forward_seconds;
-    node.forward_launch_seconds = node.backward_launch_seconds = {};
-    node.forward_gap_seconds = node.backward_gap_seconds = {};
-  }
-  return made;
-}
-
 }  // namespace
 
 Plan make_plan(const Profile& profile, const Topology& topology, const PlanRequest& request,
@@ -552,7 +537,7 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
   const bool answers = request.inference_period_seconds > 0;
   std::optional<Profile> of_answers;
-  if (answers) of_answers = launched(profile);
+  if (answers) of_answers = profile_of_answers(profile);
   Planning planning(answers ? *of_answers : profile, topology, request);
   Plan plan = answers ? planning.plan_for_inference() : planning.plan_for_training();
   if (answers) plan.profile_digest = measured_digest(profile);

@@ -19,6 +19,7 @@ CostInputs as_run(const Plan& plan, CostInputs inputs) {
   inputs.pipeline_depth = plan.first_trained_depth();
   inputs.split_backward = schedule_facts(plan.schedule).splits_backward;
   inputs.one_at_a_time = runs_one_at_a_time(plan);
+  inputs.input_threads = input_threads(ranks_on_host(plan.stages[0], plan.world_size, inputs), inputs);
   return inputs;
 }
 

@@ -211,7 +211,7 @@ Prediction price(const Plan& plan, const PlanCost& cost, int64_t minibatch_sampl
   }
   const double input = input_period_seconds(plan, cost);
   if (input > 0 && (input >= seconds ||
-                    (input >= 0.99 * seconds && cost.inputs.input_seconds > loads[0].compute_seconds())))
+                    (input >= 0.99 * seconds && input_seconds(cost.inputs) > loads[0].compute_seconds())))
     prediction.bottleneck = "stage 0: loading of input";
   prediction.minibatch_seconds = std::max(seconds, input);
   if (!runs_one_at_a_time(plan)) work = shared_out_seconds(work, plan.stages, cost.inputs);

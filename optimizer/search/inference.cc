@@ -34,10 +34,15 @@ InferenceCost inference_cost(const StageLoad& load, const CostInputs& inputs) {
   return cost;
 }
 
-int64_t inference_memory_bytes(const StageLoad& load) {
-  return load.parameter_bytes + load.buffer_bytes + 2 * (load.in_bytes + load.out_bytes) +
-         load.workspace.alone_bytes;
+StageMemory inference_memory(const StageLoad& load) {
+  StageMemory memory;
+  memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
+  memory.messages_bytes = 2 * (load.in_bytes + load.out_bytes);
+  memory.workspace_bytes = load.workspace.alone_bytes;
+  return memory;
 }
+
+int64_t inference_memory_bytes(const StageLoad& load) { return inference_memory(load).total_bytes(); }
 
 std::optional<InferenceAnswer> search_inference(const Question& q, double period_seconds) {
   PW_CHECK(period_seconds > 0, "a period");
@@ -84,7 +89,6 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
     found.answer.period_seconds =
         std::max(found.answer.period_seconds,
                  std::max(cost.forward_seconds, cost.link_seconds) / static_cast<double>(suffix.replicas));
-    found.stages.push_back(cost);
     found.answer.devices += suffix.replicas;
     left -= suffix.replicas;
     i = suffix.next;

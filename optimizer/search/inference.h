@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <vector>
 
 #include "optimizer/search/search.h"
 
@@ -13,17 +12,18 @@ struct InferenceCost {
   double forward_seconds = 0;  ///< on its slowest replica
   double receive_seconds = 0;  ///< what comes in, once
   double link_seconds = 0;     ///< the larger direction of its link, a minibatch
-  int64_t memory_bytes = 0;    ///< weights, buffers, messages each way twice, workspace
+  int64_t memory_bytes = 0;    ///< inference_memory_bytes()
 };
 
 struct InferenceAnswer {
   Answer answer;               ///< period_seconds: of its slowest stage or link
   double latency_seconds = 0;  ///< of one minibatch through all stages: forwards and transfers
-  std::vector<InferenceCost> stages = {};
 };
 
 /// On one level of equal devices.
 InferenceCost inference_cost(const StageLoad& load, const CostInputs& inputs);
+/// Weights, buffers, messages each way twice, workspace.
+StageMemory inference_memory(const StageLoad& load);
 int64_t inference_memory_bytes(const StageLoad& load);
 
 /// The least latency with which a minibatch can enter every `period_seconds`: a stage of m replicas takes at

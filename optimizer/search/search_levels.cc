@@ -202,22 +202,6 @@ std::optional<InferenceAnswer> search_placed_inference(const Question& question,
     if (!found || (best && best->latency_seconds <= table.latency_seconds() * (1 + kTolerance))) continue;
     best = InferenceAnswer{std::move(*found), table.latency_seconds()};
   }
-  if (!best) return best;
-  std::vector<StageLoad> loads;
-  std::vector<Stage> stages;
-  for (const FoundStage& stage : best->answer.stages) {
-    loads.push_back(load_between(*q.states, stage.from, stage.to));
-    stages.emplace_back().ranks = stage.ranks;
-    stages.back().shares = stage.shares;
-  }
-  const PlacedPrice price = price_placed(loads, stages, q.inputs);
-  PW_CHECK(price.latency_seconds() <= best->latency_seconds * (1 + kTolerance) + kTolerance,
-           "a placement takes as long as the search says");
-  for (size_t s = 0; s < stages.size(); ++s) {
-    best->stages.push_back({price.replica_seconds[s], price.receive_seconds[s],
-                            price.stages[s].link_seconds * static_cast<double>(stages[s].ranks.size()),
-                            inference_memory_bytes(loads[s])});
-  }
   return best;
 }
 

@@ -14,7 +14,7 @@ DataWorkers data_workers(int64_t wanted, int64_t computing, int64_t processes) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof cores, &cores) != 0) return {1};
-  return {std::clamp<int64_t>(CPU_COUNT(&cores) / processes - computing, 1, kMostDataWorkers)};
+  return {default_data_workers(CPU_COUNT(&cores), processes, computing)};
 }
 
 int64_t minibatches_ahead(int64_t workers, int64_t batch_size) {

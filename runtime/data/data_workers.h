@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph/data_workers.h"
+
 namespace pipewright {
 
 struct DataWorkers {
@@ -12,11 +14,8 @@ struct DataWorkers {
       {};  ///< by number, that they may run on; none: those of the thread that starts them
 };
 
-/// What a rank takes at most by itself: more cores than this make images faster than a device takes them.
-inline constexpr int64_t kMostDataWorkers = 16;
-
-/// `wanted`; if that is 0, one for each core that is left, at least 1 and at most kMostDataWorkers: those
-/// that this process may use, shared equally by `processes`, less the `computing` threads of each.
+/// `wanted`; if that is 0, default_data_workers() of the cores that this process may use, shared equally by
+/// `processes`, which compute with `computing` threads each.
 DataWorkers data_workers(int64_t wanted, int64_t computing, int64_t processes = 1);
 
 /// How many minibatches of `batch_size` samples to make in advance: 4, or, where minibatches are small, two

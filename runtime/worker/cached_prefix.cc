@@ -176,6 +176,8 @@ CachedPrefix::Found CachedPrefix::look_up(int64_t k) {
 std::vector<at::Tensor> CachedPrefix::fields(int64_t k, Found found) {
   const std::vector<int64_t> samples = sources_.request(k).indices;
   std::vector<at::Tensor> values, others;
+  if (sources_.make && !found.fields.empty())
+    sources_.make(found.records.empty() ? cut_->whole_fields() : other_fields_, found.fields);
   if (!found.records.empty()) {
     figures_.fetched += static_cast<int64_t>(samples.size());
     figures_.fetch_seconds += seconds_of([&] { values = records_->unpack(found.records); });

@@ -35,11 +35,14 @@ class NextUses {
   std::vector<int64_t> next_;  // by sample, in that epoch
 };
 
-/// Where the samples of a minibatch come from. All borrowed; any thread calls them, one at a time.
+/// Where the samples of a minibatch come from. All borrowed; any thread calls them, one at a time, but
+/// `make`, which that calls that computes.
 struct PrefixSources {
   std::function<LoadRequest(int64_t k)> request;
-  /// Those fields of minibatch k, by name.
+  /// Those fields of minibatch k, by name, as they travel to the stage's device.
   std::function<std::vector<at::Tensor>(int64_t k, const std::vector<std::string>& fields)> load;
+  /// Makes of them what the graph reads; null: they are that.
+  std::function<void(const std::vector<std::string>& fields, std::vector<at::Tensor>& loaded)> make;
   /// Weights and buffers of the whole stage, as they are.
   std::function<std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>()> state;
   std::function<void(const std::string& line)> log;  ///< for people

@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/model_layers.h"
 #include "models/definition/frozen.h"
+#include "runtime/data/normalised.h"
 #include "runtime/worker/stage_loaders.h"
 
 namespace pipewright {
@@ -25,10 +26,19 @@ int64_t layers_before(const Graph& graph, size_t end) {
 PrefixSources sources_of(const PrefixInputs& inputs, const StageReplica& stage) {
   PrefixSources sources;
   sources.request = inputs.request;
-  sources.load = [&data = inputs.data, request = inputs.request, pinned = !stage.device().is_cpu()](
+  const bool on_device = !stage.device().is_cpu();
+  sources.load = [&data = inputs.data, request = inputs.request, on_device](
                      int64_t k, const std::vector<std::string>& names) {
-    return Loader(data, field_numbers(data, names), {request(k)}, {.count = 0}, /*ahead=*/0, pinned).next();
+    return Loader(data, field_numbers(data, names), {request(k)}, {.count = 0}, /*ahead=*/0,
+                  /*pinned=*/on_device, /*stored=*/on_device)
+        .next();
   };
+  if (on_device)  // by fields: those of the whole stage, and those that the rest reads
+    sources.make = [&data = inputs.data, device = stage.device(),
+                    known = std::map<std::vector<std::string>, FieldsOnDevice>{}](
+                       const std::vector<std::string>& names, std::vector<at::Tensor>& loaded) mutable {
+      known.try_emplace(names, data, field_numbers(data, names), device).first->second.make(loaded);
+    };
   sources.state = [&stage] { return std::pair(stage.weights(), stage.buffers()); };
   sources.log = inputs.log;
   sources.impure = inputs.impure;

@@ -92,7 +92,7 @@ std::vector<at::Tensor> StageLoaders::next(int64_t stage, int64_t k) {
     Uploaded own = std::move(source.ahead.front());
     source.ahead.pop_front();
     if (own.error) std::rethrow_exception(own.error);
-    while (source.ahead.size() < kUploadsAhead && source.loader->is_ready()) source.upload_next();
+    while (source.ahead.size() < size_t{kUploadsAhead} && source.loader->is_ready()) source.upload_next();
     own.end->wait_on_stream();
     fields = std::move(own.fields);
   }

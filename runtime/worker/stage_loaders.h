@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "graph/data_workers.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 #include "runtime/data/normalised.h"
@@ -44,8 +45,6 @@ std::vector<size_t> field_numbers(const Dataset& data, const std::vector<std::st
 /// is ahead takes no more memory than that.
 class StageLoaders {
  public:
-  static constexpr size_t kUploadsAhead = 2;
-
   /// For one span of the worker's, to train, or to evaluate with these programs. `request(k)`: what minibatch
   /// k consists of; `but`: a stage whose fields come from elsewhere. Borrows the data set.
   StageLoaders(const Dataset& data, const Worker& worker, const std::shared_ptr<const PipelineSpan>& span,

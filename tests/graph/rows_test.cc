@@ -56,10 +56,12 @@ TEST_CASE("tables: every name finds its row, and no other, a slip says the neare
   check_help(cache_kinds());
 }
 
-TEST_CASE("strategies: what is written by hand is read, but not asked for") {
-  CHECK_FALSE(strategy_facts("manual").searched);
-  CHECK_THROWS_AS(searched_strategy("manual"), InputError);
-  CHECK(searched_strategies().size() + 1 == strategies().size());
+TEST_CASE("strategies: what is written by hand, or for inference, is read, but not asked for") {
+  for (const char* name : {"inference", "manual"}) {  // the first has an option of its own
+    CHECK_FALSE(strategy_facts(name).searched);
+    CHECK_THROWS_AS(searched_strategy(name), InputError);
+  }
+  CHECK(searched_strategies().size() + 2 == strategies().size());
 }
 
 TEST_CASE("transports: one goes everywhere, and what needs GPUs says so") {

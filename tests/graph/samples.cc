@@ -339,6 +339,8 @@ Profile random_profile(std::mt19937_64& random) {
   if (coin(random)) profile.whole.allocated_bytes = bytes(random);
   if (coin(random)) profile.whole.library_bytes = bytes(random);
   if (coin(random)) profile.whole.input_bytes = bytes(random);
+  if (coin(random)) profile.whole.uploaded_bytes = bytes(random);
+  if (coin(random)) profile.whole.host_cores = 1 + below(random, 64);
   if (coin(random)) profile.whole.known_within = positive(random, 1);
   if (profile.nodes.size() > 2 && coin(random))
     profile.together = {{profile.nodes[0].name, profile.nodes[2].name}};
@@ -382,7 +384,8 @@ Plan random_plan(std::mt19937_64& random) {
   if (coin(random)) plan.profile_digest = digest_of("p");
   if (coin(random)) plan.topology_digest = digest_of("t");
   if (coin(random)) plan.device_passes = "none";
-  plan.strategy = pick<std::string>(random, {"best", "dp", "straight", "hybrid", "model-parallel", "manual"});
+  plan.strategy = pick<std::string>(
+      random, {"best", "dp", "straight", "hybrid", "model-parallel", "inference", "manual"});
   plan.weights = pick<std::string>(random, {"stash", "vertical", "2bw", "flush"});
   plan.microbatches = 1 + below(random, 8);
   int64_t node = 0;

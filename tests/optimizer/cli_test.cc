@@ -338,6 +338,15 @@ TEST_CASE("inference plans name their latency, too fast a rate exits 4 with what
   INFO(planned.error);
   CHECK(planned.code == 0);
   CHECK_THAT(planned.out, Catch::Contains("latency"));
+  // Priced again it is what it was: forward only.
+  const Outcome again = cli.run("evaluate --plan p.json --profile profile.json --gpus 4");
+  INFO(again.error);
+  CHECK(again.code == 0);
+  CHECK_THAT(again.out, Catch::Contains("forward only") && Catch::Contains("The plan itself says") &&
+                            !Catch::Contains("made with another profile"));
+  const Outcome simulated = cli.run("simulate --plan p.json --profile profile.json --gpus 4");
+  CHECK(simulated.code == 3);
+  CHECK_THAT(simulated.error, Catch::Contains("strategy 'inference' runs forward only"));
   const Outcome fast = cli.run("plan " + kQuestion + "--for inference --period 1us");
   CHECK(fast.code == 4);
   CHECK_THAT(fast.error, Catch::Contains("is possible"));

@@ -142,7 +142,7 @@ TEST_CASE(
   inputs.one_at_a_time = true;  // nothing computes meanwhile
   CHECK(with_ends(load, 0, 1).forward_seconds == Approx(0.1));
 
-  // Input takes 60 ms a minibatch on the first stage's cores; beside a device only what passes do not hide.
+  // Input takes 60 ms a minibatch on the first stage's cores; beside a device nothing of its time.
   inputs = example_inputs();
   inputs.input_seconds = 0.06;
   const auto with_loading = [&](const StageLoad& of, int64_t replicas) {
@@ -164,10 +164,8 @@ TEST_CASE(
   inputs.loads_beside = true;
   CHECK(with_loading(entry, 1) == Approx(0.1));
   inputs.input_seconds = 0.5;
-  CHECK(with_loading(entry, 1) == Approx(0.1 + (0.5 - 0.3)));
-  CHECK(loading_seconds(entry, 2, inputs) == Approx(0.25));
-  inputs.one_at_a_time = true;
   CHECK(with_loading(entry, 1) == Approx(0.1));
+  CHECK(loading_seconds(entry, 2, inputs) == Approx(0.25));
 
   inputs = example_inputs();
   inputs.exchange_factor = 3;
@@ -369,16 +367,17 @@ TEST_CASE(
   const StageMemory on_host = stage_memory(load, 1, 2, inputs);
   inputs.library_bytes = 70;
   inputs.input_bytes = 9;
-  inputs.uploaded_bytes = 27;
+  inputs.uploaded_bytes = 3;
   const StageMemory later = stage_memory(load, 1, 2, inputs);
   CHECK(later.total_bytes() == on_host.total_bytes() + 70);
   load.first = true;
-  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() == later.total_bytes() + 27);
+  // What two minibatches in flight have read, and two more as they have come.
+  CHECK(stage_memory(load, 1, 2, inputs).total_bytes() == later.total_bytes() + 2 * 9 + 2 * 3);
   load.captured = true;
-  // Gradients of 4000, libraries of the capture's stream, and of each of two minibatches what it is sent,
-  // sends and reads.
+  // Gradients of 4000, libraries of the capture's stream, of each of two minibatches what it is sent and
+  // sends, and what is at hand beside the two that are copied to what is recorded.
   CHECK(stage_memory(load, 1, 2, inputs).total_bytes() ==
-        later.total_bytes() + 27 + 4000 + 70 + 2 * (2000 + 3000 + 9));
+        later.total_bytes() + 3 * 9 + 2 * 3 + 4000 + 70 + 2 * (2000 + 3000));
 }
 
 TEST_CASE("An update on a GPU takes what its rule's memory takes") {
@@ -555,6 +554,69 @@ TEST_CASE(
   PlanRequest request;
   request.ignore_crowd = true;
   CHECK_FALSE(requested_cost_inputs(profile, hosts, request).crowd);
+}
+
+TEST_CASE("Input goes to a device as its profile says, or as it is read") {
+  Profile profile = skip_profile();
+  const auto uploaded = [&] { return cost_inputs(profile, flat_topology(1, 1e9, 0, 0), 1).uploaded_bytes; };
+  CHECK(uploaded() == 0);
+  profile.whole.input_bytes = 400;
+  CHECK(uploaded() == 400);
+  profile.whole.uploaded_bytes = 100;
+  CHECK(uploaded() == 100);
+}
+
+TEST_CASE("Input of a GPU is made by as many threads as a run has for each rank") {
+  Profile profile = skip_profile();
+  profile.device = "cuda:0 (any)";
+  profile.input_seconds = 100;
+  PlanRequest request;
+  const auto price = [&](const Topology& topology, int64_t replicas) {
+    Plan plan;
+    plan.model = profile.model;
+    plan.world_size = replicas;
+    plan.stages.resize(1);
+    for (int64_t rank = 0; rank < replicas; ++rank) plan.stages[0].ranks.push_back(rank);
+    for (const ProfiledNode& of : profile.nodes) plan.stages[0].nodes.push_back(of.name);
+    return evaluate_plan(plan, profile, topology, request).minibatch_seconds;
+  };
+  const Topology one = flat_topology(1, 1e9, 0, 0), four = flat_topology(4, 1e9, 0, 0);
+  Topology hosts = flat_topology(2, 1e9, 0, 0);
+  hosts.levels.push_back({2, 1e9, 0, false});
+  CHECK(price(one, 1) == Approx(100));  // nothing says how many cores there are
+  CHECK(price(four, 4) == Approx(100.0 / 4));
+  request.data_workers = 5;
+  CHECK(price(one, 1) == Approx(100.0 / 5));
+  request.data_workers = 0;
+  profile.whole.host_cores = 16;
+  CHECK(price(one, 1) == Approx(100.0 / 15));
+  CHECK(price(four, 1) == Approx(100.0 / 15));  // ranks that the plan has not take no cores
+  CHECK(price(four, 4) == Approx(100.0 / 4 / 3));
+  CHECK(price(hosts, 4) == Approx(100.0 / 4 / 7));
+  profile.threads = 9;
+  CHECK(price(one, 1) == Approx(100.0 / 7));
+  CHECK(price(four, 4) == Approx(100.0 / 4));
+  profile.threads = 1;
+  profile.whole.host_cores = 400;
+  CHECK(price(one, 1) == Approx(100.0 / 16));
+  request.data_workers = 25;
+  CHECK(price(one, 1) == Approx(100.0 / 25));
+  profile.whole.host_cores = 16;
+  CHECK(price(one, 1) == Approx(100.0 / 16));  // more have no cores
+  CHECK(price(four, 4) == Approx(100.0 / 4 / 4));
+  Topology few = four;
+  few.cores = {4, 2};
+  CHECK(price(few, 4) == Approx(100.0 / 4));
+  profile.input_seconds = 1e-3;  // less than the device computes
+  const double without = price(one, 1);
+  profile.input_seconds = 16 * (without + 1e-3);
+  CHECK(price(one, 1) == Approx(without + 1e-3));  // made meanwhile, while weights are updated too
+  profile.device = "cpu";                          // where threads that compute make it
+  profile.threads = 4;
+  profile.input_seconds = 0;
+  const double computing = price(one, 1);
+  profile.input_seconds = 100;
+  CHECK(price(one, 1) == Approx(100.0 / 4 + computing));
 }
 
 TEST_CASE("Which topologies are more than one level of equal devices") {

@@ -127,6 +127,31 @@ TEST_CASE("planned with frozen layers: never worse than the plan for the whole m
   CHECK(frozen_stages > 10);
 }
 
+TEST_CASE("interleaved with frozen layers: evaluated it has the price it was planned with") {
+  std::mt19937 random(2125);
+  int whole_stages = 0;
+  for (int round = 0; round < 60; ++round) {
+    const Profile measured = layered_profile(random, 6 + static_cast<int>(random() % 6));
+    const auto layers = static_cast<int64_t>(1 + random() % model_layers(measured).size());
+    const Profile frozen = frozen_profile(measured, layers, random() % 2 == 0);
+    const Topology topology = links(static_cast<int64_t>(2 + random() % 2), random() % 2 == 0 ? 1e6 : 1e8);
+    PlanRequest request;
+    request.schedule = "interleaved";
+    CAPTURE(round, layers, topology.device_count());
+    std::optional<Plan> plan;
+    try {
+      plan = make_plan(frozen, topology, request);
+    } catch (const InfeasibleError&) {  // too few cuts
+      continue;
+    }
+    CHECK(plan->frozen_stages() == 0);
+    CHECK(evaluate_plan(*plan, frozen, topology, request).minibatch_seconds ==
+          plan->predicted->minibatch_seconds);
+    whole_stages += with_frozen_stages(*plan, frozen).stages[0].nodes.size() <= frozen.frozen.nodes ? 1 : 0;
+  }
+  CHECK(whole_stages > 5);
+}
+
 TEST_CASE("vertical behind frozen stages: versions as many as ranks hold, and all within the memory") {
   std::mt19937 random(2124);
   int behind = 0, limited = 0, alone = 0;

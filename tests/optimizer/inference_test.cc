@@ -8,6 +8,8 @@
 
 #include "graph/error.h"
 #include "optimizer/cost/frozen_profile.h"
+#include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/inference_plan.h"
 #include "optimizer/plan/optimizer.h"
 #include "tests/optimizer/random_profile.h"
 
@@ -78,6 +80,40 @@ TEST_CASE("inference: a plan says its latency, or the least period there is") {
   CHECK(plan.predicted->minibatch_seconds <= 2e-3 * (1 + 1e-9));
   request.inference_period_seconds = 1e-4;
   CHECK_THROWS_AS(make_plan(profile, flat_topology(6, 1e9, 0, 0), request), InfeasibleError);
+}
+
+TEST_CASE(
+    "inference: a plan evaluated again has the price it was made with, which is what was searched for") {
+  std::mt19937 random(78);
+  int placed = 0, found = 0;
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    Profile profile = testing::random_profile(random, static_cast<int>(testing::pick(random, 2, 6)),
+                                              testing::pick(random, 0, 1) == 0, 40);
+    if (round % 3 == 0) testing::launch_by_host(random, &profile);
+    Topology topology = flat_topology(testing::pick(random, 1, 4), 1e6, 1e-5, 0);
+    if (round % 2 == 0) topology.levels.push_back({2, 1e5, 1e-4, testing::pick(random, 0, 1) == 0});
+    PlanRequest request;
+    request.inference_period_seconds = static_cast<double>(testing::pick(random, 1, 12)) * 1e-3;
+    Plan plan;
+    try {
+      plan = make_plan(profile, topology, request);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    ++found;
+    placed += round % 2 == 0 ? 1 : 0;
+    CHECK(is_for_inference(plan));
+    CHECK_NOTHROW(plan.validate("plan"));
+    CHECK(plan.predicted->minibatch_seconds <= request.inference_period_seconds * (1 + 3e-9));
+    const Prediction again = evaluate_plan(plan, profile, topology, {});
+    CHECK(again.minibatch_seconds == plan.predicted->minibatch_seconds);
+    CHECK(again.bottleneck == plan.predicted->bottleneck);
+    CHECK(again.lower_bound_seconds == plan.predicted->lower_bound_seconds);
+    CHECK_THROWS_AS(cost_of_plan(plan, profile, topology, {}), PlanError);
+  }
+  CHECK(found > 50);
+  CHECK(placed > 20);
 }
 
 TEST_CASE("inference: the host that launches a device's kernels takes its time, since nothing is captured") {

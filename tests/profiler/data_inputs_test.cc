@@ -18,6 +18,9 @@ TEST_CASE("a model is profiled with the same inputs whether what is timed is mad
     return data_inputs("mnist:root=" + folder.path().string(), model.graph, 4, /*seed=*/3, for_device);
   };
   const DataInputs here = inputs(false), there = inputs(true);
+  const int64_t labels = 4 * static_cast<int64_t>(sizeof(int64_t));
+  CHECK(here.bytes == 4 * 28 * 28 * static_cast<int64_t>(sizeof(float)) + labels);
+  CHECK(there.bytes == 4 * 28 * 28 + labels);  // images travel as bytes
   REQUIRE(here.tensors.size() == model.graph.inputs.size());
   for (size_t i = 0; i < here.tensors.size(); ++i) {
     CHECK(there.tensors[i].scalar_type() == here.tensors[i].scalar_type());

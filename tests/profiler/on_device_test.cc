@@ -254,10 +254,11 @@ TEST_CASE("on a device a profile has the structure of the CPU's, with the host's
     return document_text(profile);
   };
   CHECK(structure(here) == structure(there));
-  CHECK_THAT(document_text(here),
-             !Contains("launch") && !Contains("allocated_bytes") && !Contains("input_bytes"));
+  CHECK_THAT(document_text(here), !Contains("launch") && !Contains("allocated_bytes") &&
+                                      !Contains("input_bytes") && !Contains("host_cores"));
   CHECK_THAT(document_text(there), !Contains("gap"));  // it has no driver that keeps a record
   CHECK(there.whole.input_bytes.value_or(0) > 0);
+  CHECK(there.whole.host_cores == static_cast<int64_t>(cores_of_process().size()));
   int64_t saved = 0;
   for (const ProfiledNode& node : there.nodes) {
     CHECK(node.launch_seconds().value_or(-1) >= 0);

@@ -292,6 +292,7 @@ TEST_CASE("what only some profiles have is in no combined one, and what differs 
   refused([](Profile& p) { p.minibatch_samples = 7; },
           "minibatch_samples: got \"7\", expected \"0\", as in a.json");
   refused([](Profile& p) { p.threads = 2; }, "threads: got \"2\"");
+  refused([](Profile& p) { p.whole.host_cores = 3; }, "whole.host_cores: got \"3\", expected \"\"");
   refused([](Profile& p) { p.provenance[0].second = "a slow one"; },
           "provenance.processor: got \"a slow one\"");
   refused([](Profile& p) { p.nodes.pop_back(); }, "nodes[3].name: got \"\", expected \"h\"");

@@ -1,8 +1,13 @@
 // Samples travel to a device as they are stored, and are there what they are on the CPU.
 #include "runtime/worker/stage_loaders.h"
 
+#include <deque>
+
 #include "graph/random.h"
+#include "models/definition/frozen.h"
 #include "models/load.h"
+#include "models/memory/memory_meter.h"
+#include "runtime/worker/frozen_prefix.h"
 #include "tests/runtime/data/every_byte.h"
 #include "tests/runtime/data/helpers.h"
 #include "tests/runtime/data/pictures.h"
@@ -79,6 +84,89 @@ TEST_CASE(
     const int64_t expected_bytes = evaluates ? (images.normalisation ? of_images : 0) : of_images + of_labels;
     CHECK(fake_device_counts().uploaded_bytes == expected_bytes);
   }
+  reset_fake_device();
+}
+
+TEST_CASE("a device holds what minibatches in flight have read, and at most two more as bytes") {
+  const TemporaryFolder folder;
+  write_mnist(folder.path());
+  constexpr int64_t kSamples = 2, kHeld = 3;
+  const Model model = load_model("mlp:layers=2,width=8,image=28,classes=10", kSamples);
+  const auto data = open_dataset("mnist:root=" + folder.path().string(), "train");
+  const Sampler sampler(data->size(), kSamples, /*seed=*/5, /*shuffle=*/true);
+  TrainingRules rules = momentum_rules();
+  rules.total_minibatches = 40;
+  rules.device = fake_device();
+  Worker worker(model, plan_of(model, {1}, {1}), 0, nullptr, rules);
+  MemoryMeter meter(fake_device().type());
+  const MemoryMeter::Attached attached(meter);
+  StageLoaders loaders(
+      *data, worker, worker.open({0, rules.total_minibatches}),
+      [&](int64_t k) {
+        return LoadRequest{sampler.indices(k), {5, sampler.epoch_of(k)}};
+      },
+      Loading{{.count = 2}, /*ahead=*/4, {}, {}});
+  const int64_t numbers = meter.live_bytes();  // by which images are normalised
+  const int64_t labels = kSamples * static_cast<int64_t>(sizeof(int64_t)), pixels = kSamples * 28 * 28;
+  std::deque<std::vector<at::Tensor>> held;
+  for (int64_t k = 0; k < rules.total_minibatches; ++k) {
+    held.push_back(loaders.next(0, k));
+    if (held.size() > kHeld) held.pop_front();
+    const auto in_flight = static_cast<int64_t>(held.size());
+    const int64_t read = in_flight * (4 * pixels + labels), ahead = kUploadsAhead * (pixels + labels);
+    CHECK(meter.live_bytes() >= numbers + read);
+    CHECK(meter.live_bytes() <= numbers + read + ahead);
+  }
+  reset_fake_device();
+}
+
+TEST_CASE("what frozen layers read travels to a device as bytes too, and gives the CPU's values") {
+  at::set_num_threads(1);
+  const TemporaryFolder folder;
+  write_mnist(folder.path());
+  constexpr int64_t kSamples = 2, kMinibatches = 2, kFrozenLayers = 1;  // less than an epoch
+  const Model model =
+      frozen_model(load_model("mlp:layers=3,width=8,image=28,classes=10", kSamples), kFrozenLayers);
+  Plan plan = plan_of(model, {1}, {1});
+  plan.frozen_layers = kFrozenLayers;
+  const auto data = open_dataset("mnist:root=" + folder.path().string(), "train");
+  const Sampler sampler(data->size(), kSamples, /*seed=*/5, /*shuffle=*/true);
+  const auto fields_on = [&](at::Device device) {
+    TrainingRules rules = momentum_rules();
+    rules.total_minibatches = kMinibatches;
+    rules.device = device;
+    Worker worker(model, plan, 0, nullptr, rules);
+    CacheRules kept;
+    kept.kind = CacheKind::kMemory;
+    kept.memory_bytes = 64 << 20;
+    std::vector<std::string> remarks;
+    const auto cache = SampleCache::make(kept, folder.path(), remarks);
+    const PrefixInputs inputs{.data = *data,
+                              .data_spec = "mnist",
+                              .dtype = "float32",
+                              .measures = false,
+                              .request =
+                                  [&](int64_t k) {
+                                    return LoadRequest{sampler.indices(k), {5, 0}};
+                                  },
+                              .minibatches_per_epoch = sampler.minibatches_per_epoch(),
+                              .cache = *cache,
+                              .log = [](const std::string&) {},
+                              .impure = [](const std::string& why) { FAIL(why); }};
+    const auto prefix = cache_frozen_prefix(model, plan, {}, worker, inputs);
+    REQUIRE(prefix);
+    std::vector<at::Tensor> all;
+    prefix->fields(0);  // uploads also the numbers by which images are normalised
+    reset_fake_device();
+    for (int64_t k = 1; k < kMinibatches; ++k)
+      for (const at::Tensor& field : prefix->fields(k)) all.push_back(field.cpu());
+    return all;
+  };
+  const std::vector<at::Tensor> expected = fields_on(at::kCPU), there = fields_on(fake_device());
+  const int64_t a_sample = 28 * 28 + static_cast<int64_t>(sizeof(int64_t));
+  CHECK(fake_device_counts().uploaded_bytes == kSamples * a_sample);
+  REQUIRE(there.size() == expected.size());
+  for (size_t i = 0; i < there.size(); ++i) CHECK(same_bits(there[i], expected[i]));
   reset_fake_device();
 }
 
