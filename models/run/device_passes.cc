@@ -21,6 +21,7 @@
 #include "models/definition/literal.h"
 #include "models/run/cross_entropy.h"
 #include "models/run/layer_norm.h"
+#include "models/run/operators.h"
 #include "models/run/storages.h"
 
 namespace pipewright {
@@ -30,6 +31,7 @@ constexpr const char* kChannelsLast = "channels-last";
 constexpr const char* kAlignedProducts = "aligned-products";
 constexpr const char* kFusedCrossEntropy = "fused-cross-entropy";
 constexpr const char* kTwoStageLayerNorm = "two-stage-layer-norm";
+constexpr const char* kWeightsCastOnce = "weights-cast-once";
 
 constexpr int64_t kAlignment = 8;                   // numbers of 16 bits in what is read at once
 constexpr int64_t kManyNumbers = int64_t{1} << 20;  // of a weight: the copy costs less than it wins
@@ -176,7 +178,7 @@ bool keeps_rows(const Graph& graph, const std::string& value, int64_t columns) {
 
 const std::vector<std::string>& known_device_passes() {
   static const std::vector<std::string> known = {kChannelsLast, kAlignedProducts, kFusedCrossEntropy,
-                                                 kTwoStageLayerNorm};
+                                                 kTwoStageLayerNorm, kWeightsCastOnce};
   return known;
 }
 
@@ -188,7 +190,8 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     if (device.is_cpu() || precision == "float32") return graph;
     graph.device_passes.insert(kChannelsLast);
     if (precision == "bfloat16")
-      graph.device_passes.insert({kAlignedProducts, kFusedCrossEntropy, kTwoStageLayerNorm});
+      graph.device_passes.insert(
+          {kAlignedProducts, kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce});
     return graph;
   }
   std::istringstream names(asked);
@@ -200,6 +203,22 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     graph.device_passes.insert(name);
   }
   return graph;
+}
+
+bool casts_weights_once(const Graph& graph) {
+  return graph.autocast && graph.device_passes.count(kWeightsCastOnce) > 0;
+}
+
+bool reads_copies(const Graph& graph, const Node& node, at::Device device) {
+  if (!casts_weights_once(graph) || !node.autocast.empty()) return false;
+  // Autocast has a kernel for each operator of its lists. One that reads a float32 weight and gives bfloat16
+  // is of the list that casts to that: others cast to float32, or to the widest that they read.
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
+  if (!find_operator(node).hasKernelForDispatchKey(key)) return false;
+  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& output) {
+    const auto made = graph.autocast->find(output);
+    return made != graph.autocast->end() && made->second == "bfloat16";
+  });
 }
 
 std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const Node& node) {

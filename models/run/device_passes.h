@@ -23,6 +23,8 @@ namespace pipewright {
 /// of them (models/run/cross_entropy.h).
 /// "two-stage-layer-norm": a layer norm adds the gradients of its weight and bias over chunks of rows side by
 /// side, and then over the chunks (models/run/layer_norm.h).
+/// "weights-cast-once": where autocast would cast a weight to bfloat16 at every read, a copy of it is read
+/// that was made once for that version of the weights (Segment::copied()), with the same bits.
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
@@ -30,6 +32,12 @@ const std::vector<std::string>& known_device_passes();
 /// for a name that is not known.
 Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
                          at::Device device);
+
+/// Whether "weights-cast-once" has something to do: the graph runs under autocast.
+bool casts_weights_once(const Graph& graph);
+/// Is what the node's operator reads of float32 weights their copy then? Where autocast casts all that it
+/// reads.
+bool reads_copies(const Graph& graph, const Node& node, at::Device device);
 
 /// What the node runs instead of its operator by the passes of the graph: the same arguments, by name.
 std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const Node& node);

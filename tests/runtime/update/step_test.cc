@@ -174,7 +174,7 @@ TEST_CASE(
   const auto step = [&] {
     auto room = versions.room(all);
     const Tensors before = versions.latest()->weights;
-    versions.publish(rule->step(before, gradients, 0.1, std::move(room)));
+    versions.publish(rule->step(before, gradients, 0.1, std::move(room.weights), room.copies), room.copies);
   };
   REQUIRE(meter.live_bytes() == 2 * bytes);
 
