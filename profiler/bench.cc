@@ -294,6 +294,13 @@ std::vector<at::Tensor> Bench::pick(const Tensors& tensors, const std::vector<st
   return picked;
 }
 
+int64_t Bench::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& copy : weight_copies_)
+    if (copy.defined()) bytes += static_cast<int64_t>(copy.nbytes());
+  return bytes;
+}
+
 std::vector<at::Tensor> Bench::copies_for(const Segment& node) const {
   if (node.copied().empty()) return {};
   std::vector<at::Tensor> copies(node.parameters().size());

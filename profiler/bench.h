@@ -71,6 +71,8 @@ class Bench {
 
   size_t size() const { return singles_.size(); }
   bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
+  /// Of the copies in bfloat16 that an update writes. Known after a pass with one.
+  int64_t copied_bytes() const;
   /// Nodes are counted from the part's first.
   const Segment& single(size_t node) const { return singles_[node]; }
   /// Does the gradient flow into this value? Known after find_gradient_flow().
