@@ -158,9 +158,9 @@ TEST_CASE("weights cast once: the weights of products and convolutions are, and 
 }
 
 TEST_CASE("weights cast once: nodes that are not autocast's read the weight itself, read by read") {
-  ModelBuilder builder("shared", 6);
-  std::string x = builder.input("images", "float32", {6});
-  const std::string weight = builder.parameter("weight", {6, 6}, Initialiser::uniform(0.4));
+  ModelBuilder builder("shared", 10);
+  std::string x = builder.input("images", "float32", {10});
+  const std::string weight = builder.parameter("weight", {10, 10}, Initialiser::uniform(0.4));
   const auto node = [&](const std::string& op, const std::string& left, const std::string& right) {
     return builder.call(op, "", {{"input", TensorArgument{left}}, {"weight", TensorArgument{right}}},
                         {builder.type(x)})[0];
@@ -169,7 +169,7 @@ TEST_CASE("weights cast once: nodes that are not autocast's read the weight itse
   x = builder.call("matmul", "", {{"self", TensorArgument{x}}, {"other", TensorArgument{weight}}},
                    {builder.type(x)})[0];
   x = builder.call("mul", "Tensor", {{"self", TensorArgument{x}}, {"other", TensorArgument{weight}}},
-                   {{"float32", {6, 6}}})[0];
+                   {{"float32", {10, 10}}})[0];
   x = builder.gelu(node("linear", x, weight));  // with autocast off
   x = node("linear", x, weight);
   Model model = builder.finish_classification(x);
