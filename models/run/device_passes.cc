@@ -2,16 +2,19 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/conv2d.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/reshape.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -22,13 +25,13 @@
 #include "models/run/cross_entropy.h"
 #include "models/run/layer_norm.h"
 #include "models/run/operators.h"
-#include "models/run/storages.h"
 
 namespace pipewright {
 namespace {
 
 constexpr const char* kChannelsLast = "channels-last";
 constexpr const char* kAlignedProducts = "aligned-products";
+constexpr const char* kContiguousOperands = "contiguous-operands";
 constexpr const char* kFusedCrossEntropy = "fused-cross-entropy";
 constexpr const char* kTwoStageLayerNorm = "two-stage-layer-norm";
 constexpr const char* kWeightsCastOnce = "weights-cast-once";
@@ -37,12 +40,12 @@ constexpr int64_t kAlignment = 8;                   // numbers of 16 bits in wha
 constexpr int64_t kManyNumbers = int64_t{1} << 20;  // of a weight: the copy costs less than it wins
 
 // As autocast would cast it for a product: if that happens before it is copied, half the bytes are.
-at::Tensor as_computed(const at::Tensor& tensor) {
+at::Tensor as_computed(const at::Tensor& tensor, std::optional<at::MemoryFormat> order = {}) {
   const auto device = tensor.device().type();
   const at::ScalarType dtype = tensor.scalar_type();
   const bool casts =
       at::autocast::is_autocast_enabled(device) && at::isFloatingType(dtype) && dtype != at::kDouble;
-  return casts ? tensor.to(at::autocast::get_autocast_dtype(device)) : tensor;
+  return casts ? tensor.to(at::autocast::get_autocast_dtype(device), false, false, order) : tensor;
 }
 
 at::Tensor conv2d_channels_last(const at::Tensor& input, const at::Tensor& weight,
@@ -52,6 +55,21 @@ at::Tensor conv2d_channels_last(const at::Tensor& input, const at::Tensor& weigh
   return at::conv2d(as_computed(input).contiguous(kInnermost), as_computed(weight).contiguous(kInnermost),
                     bias, stride, padding, dilation, groups);
 }
+
+at::Tensor linear_contiguous(const at::Tensor& input, const at::Tensor& weight,
+                             const std::optional<at::Tensor>& bias) {
+  if (input.is_contiguous()) return at::linear(input, weight, bias);
+  return at::linear(as_computed(input, at::MemoryFormat::Contiguous).contiguous(), weight, bias);
+}
+
+at::Tensor add_contiguous(const at::Tensor& self, const at::Tensor& other, const at::Scalar& alpha) {
+  const bool other_first = !self.is_contiguous() && !self.is_contiguous(at::MemoryFormat::ChannelsLast) &&
+                           other.is_contiguous() && self.sizes() == other.sizes() && alpha.equal(1);
+  return other_first ? at::add(other, self) : at::add(self, other, alpha);
+}
+
+// A view where the numbers lie so that there is one; other passes may have laid them otherwise.
+at::Tensor view_or_copy(const at::Tensor& self, at::IntArrayRef size) { return at::reshape(self, size); }
 
 at::Tensor with_zeros_behind(const at::Tensor& tensor, int64_t missing) {
   std::vector<int64_t> sizes = tensor.sizes().vec();
@@ -136,6 +154,10 @@ TORCH_LIBRARY(pipewright, library) {
       "int[2] dilation=1, int groups=1) -> Tensor",
       &conv2d_channels_last);
   library.def("linear_aligned(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", &linear_aligned);
+  library.def("linear_contiguous(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor",
+              &linear_contiguous);
+  library.def("add_contiguous(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor", &add_contiguous);
+  library.def("view_or_copy(Tensor(a) self, int[] size) -> Tensor(a)", &view_or_copy);
   library.def(
       "cross_entropy_fused(Tensor self, Tensor target, Tensor? weight=None, int reduction=1, "
       "int ignore_index=-100, float label_smoothing=0.0) -> Tensor",
@@ -157,28 +179,31 @@ std::vector<int64_t> shape_of(const Graph& graph, const Node& node, const char* 
   return value == graph.values.end() ? std::vector<int64_t>() : value->second.shape;
 }
 
-// Whether every view of `value` keeps its rows of so many numbers as they are: joined they would have gaps.
-bool keeps_rows(const Graph& graph, const std::string& value, int64_t columns) {
-  static const std::set<std::string> views = {"aten::view", "aten::view_as", "aten::as_strided"};
+// Why the numbers of the graph's tensors must lie as they do: a node that says how, or a view that may not
+// be a copy.
+std::optional<std::string> why_in_order(const Graph& graph) {
   const Storages storages(graph);
-  const auto keeps = [&](const Node& node, const std::string& view) {
-    if (storages.class_of(view) != storages.class_of(value)) return true;
-    const std::vector<int64_t>& shape = graph.values.at(view).shape;
-    return node.op != "aten::as_strided" && !shape.empty() && shape.back() == columns;
-  };
-  for (const Node& node : graph.nodes) {
-    if (views.count(node.op) == 0) continue;
-    for (const std::string& view : node.outputs)
-      if (!keeps(node, view)) return false;
+  std::map<size_t, size_t> last_write;  // by memory: the node
+  for (const Storages::Write& write : storages.writes()) {
+    size_t& last = last_write[storages.class_of(write.tensor)];
+    last = std::max(last, write.node);
   }
-  return true;
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.op == "aten::as_strided") return label_of(node) + " says how its numbers lie in memory";
+    if (node.op != "aten::view") continue;
+    const auto write = last_write.find(storages.class_of(node.outputs.at(0)));
+    if (write != last_write.end() && write->second > i)
+      return label_of(node) + " is a view of what " + label_of(graph.nodes[write->second]) + " writes";
+  }
+  return {};
 }
 
 }  // namespace
 
 const std::vector<std::string>& known_device_passes() {
-  static const std::vector<std::string> known = {kChannelsLast, kAlignedProducts, kFusedCrossEntropy,
-                                                 kTwoStageLayerNorm, kWeightsCastOnce};
+  static const std::vector<std::string> known = {kChannelsLast,      kAlignedProducts,   kContiguousOperands,
+                                                 kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce};
   return known;
 }
 
@@ -191,7 +216,9 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     graph.device_passes.insert(kChannelsLast);
     if (precision == "bfloat16")
       graph.device_passes.insert(
-          {kAlignedProducts, kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce});
+          {kAlignedProducts, kContiguousOperands, kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce});
+    if (why_in_order(graph))
+      for (const char* const pass : {kChannelsLast, kContiguousOperands}) graph.device_passes.erase(pass);
     return graph;
   }
   std::istringstream names(asked);
@@ -200,6 +227,12 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw InputError("device_passes '" + asked + "': '" + name + "' is not one of auto, none, " +
                        join(known, ", ") + suggestion(name, known));
+    if (name == kChannelsLast || name == kContiguousOperands) {
+      if (const auto why = why_in_order(graph))
+        throw InputError(
+            "device_passes '" + asked + "': " + *why + ", and '" + name + "' lays numbers in another order",
+            "Next: leave out '" + name + "'.");
+    }
     graph.device_passes.insert(name);
   }
   return graph;
@@ -221,20 +254,50 @@ bool reads_copies(const Graph& graph, const Node& node, at::Device device) {
   });
 }
 
-std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const Node& node) {
-  if (graph.device_passes.empty() || !node.overload.empty()) return {};
-  if (node.op == "aten::conv2d" && graph.device_passes.count(kChannelsLast) > 0)
-    return own("pipewright::conv2d_channels_last");
-  if (node.op == "aten::linear" && graph.device_passes.count(kAlignedProducts) > 0) {
-    const std::vector<int64_t> weight = shape_of(graph, node, "weight");
+const Storages& OperatorsByPasses::storages() {
+  if (!storages_) storages_.emplace(graph_);
+  return *storages_;
+}
+
+// Whether every view of `value` keeps its rows of so many numbers as they are: joined they would have gaps.
+bool OperatorsByPasses::keeps_rows(const std::string& value, int64_t columns) {
+  static const std::set<std::string> views = {"aten::view", "aten::view_as", "aten::as_strided"};
+  const auto keeps = [&](const Node& node, const std::string& view) {
+    if (storages().class_of(view) != storages().class_of(value)) return true;
+    const std::vector<int64_t>& shape = graph_.values.at(view).shape;
+    return node.op != "aten::as_strided" && !shape.empty() && shape.back() == columns;
+  };
+  for (const Node& node : graph_.nodes) {
+    if (views.count(node.op) == 0) continue;
+    for (const std::string& view : node.outputs)
+      if (!keeps(node, view)) return false;
+  }
+  return true;
+}
+
+std::optional<c10::OperatorHandle> OperatorsByPasses::operator_for(const Node& node) {
+  const std::set<std::string>& passes = graph_.device_passes;
+  if (passes.empty()) return {};
+  const auto has = [&](const char* pass) { return passes.count(pass) > 0; };
+  if (node.op == "aten::add" && node.overload == "Tensor" && has(kContiguousOperands)) {
+    const std::vector<int64_t> self = shape_of(graph_, node, "self");
+    if (self.size() > 1 && self == shape_of(graph_, node, "other")) return own("pipewright::add_contiguous");
+  }
+  if (!node.overload.empty()) return {};
+  if (node.op == "aten::view" && (has(kContiguousOperands) || has(kChannelsLast)))
+    return own("pipewright::view_or_copy");
+  if (node.op == "aten::conv2d" && has(kChannelsLast)) return own("pipewright::conv2d_channels_last");
+  if (node.op == "aten::linear" && has(kAlignedProducts)) {
+    const std::vector<int64_t> weight = shape_of(graph_, node, "weight");
     const bool pays =
         weight.size() == 2 && weight[0] % kAlignment != 0 && weight[0] * weight[1] >= kManyNumbers;
-    if (pays && node.outputs.size() == 1 && keeps_rows(graph, node.outputs[0], weight[0]))
+    if (pays && node.outputs.size() == 1 && keeps_rows(node.outputs[0], weight[0]))
       return own("pipewright::linear_aligned");
   }
-  if (node.op == "aten::cross_entropy_loss" && graph.device_passes.count(kFusedCrossEntropy) > 0)
+  if (node.op == "aten::linear" && has(kContiguousOperands)) return own("pipewright::linear_contiguous");
+  if (node.op == "aten::cross_entropy_loss" && has(kFusedCrossEntropy))
     return own("pipewright::cross_entropy_fused");
-  if (node.op == "aten::layer_norm" && graph.device_passes.count(kTwoStageLayerNorm) > 0)
+  if (node.op == "aten::layer_norm" && has(kTwoStageLayerNorm))
     return own("pipewright::layer_norm_two_stage");
   return {};
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "models/run/storages.h"
 
 namespace pipewright {
 
@@ -19,8 +20,10 @@ namespace pipewright {
 /// is computed with rows of zeros behind them: products read 16 bytes at once. Its output is the first
 /// columns of a wider matrix, and so may its gradient be. A view that joins the rows of that would not be
 /// one: where the graph has such a view the linear is left as it is.
-/// "fused-cross-entropy": a cross entropy reads scores where they lie, bfloat16 ones too, and makes no copy
-/// of them (models/run/cross_entropy.h).
+/// "contiguous-operands": a linear gets an input whose rows do not lie one behind the other (a transposed
+/// one) in one copy, made with its cast, and is one product; of two tensors of one shape the contiguous one
+/// is added first, as a sum lies in memory as its first operand does. "fused-cross-entropy": a cross entropy
+/// reads scores where they lie, bfloat16 ones too, and makes no copy of them (models/run/cross_entropy.h).
 /// "two-stage-layer-norm": a layer norm adds the gradients of its weight and bias over chunks of rows side by
 /// side, and then over the chunks (models/run/layer_norm.h).
 /// "weights-cast-once": where autocast would cast a weight to bfloat16 at every read, a copy of it is read
@@ -28,8 +31,10 @@ namespace pipewright {
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
-/// with the precision (all where products read 16 bits, channels-last for tf32 too), else none. InputError
-/// for a name that is not known.
+/// with the precision (all where products read 16 bits, channels-last for tf32 too), else none. Where the
+/// graph itself says how its numbers lie (aten::as_strided), "channels-last" and "contiguous-operands", which
+/// order them otherwise, are not among those of "auto". InputError for a name that is not known, or one of
+/// these two for such a graph.
 Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
                          at::Device device);
 
@@ -39,7 +44,20 @@ bool casts_weights_once(const Graph& graph);
 /// reads.
 bool reads_copies(const Graph& graph, const Node& node, at::Device device);
 
-/// What the node runs instead of its operator by the passes of the graph: the same arguments, by name.
-std::optional<c10::OperatorHandle> operator_by_passes(const Graph& graph, const Node& node);
+/// What nodes run instead of their operators by the passes of a graph, which is borrowed and must not change:
+/// operators with the same arguments, by name.
+class OperatorsByPasses {
+ public:
+  explicit OperatorsByPasses(const Graph& graph) : graph_(graph) {}
+
+  std::optional<c10::OperatorHandle> operator_for(const Node& node);
+
+ private:
+  const Storages& storages();
+  bool keeps_rows(const std::string& value, int64_t columns);
+
+  const Graph& graph_;
+  std::optional<Storages> storages_;  // once they are asked for
+};
 
 }  // namespace pipewright

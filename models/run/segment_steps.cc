@@ -32,9 +32,9 @@ void set_device(const c10::FunctionSchema& schema, at::Device device, std::vecto
   }
 }
 
-SegmentStep step_of(const Graph& graph, const Node& node) {
+SegmentStep step_of(const Node& node, OperatorsByPasses& passes) {
   const c10::OperatorHandle op = find_operator(node);
-  SegmentStep step{.op = operator_by_passes(graph, node).value_or(op)};
+  SegmentStep step{.op = passes.operator_for(node).value_or(op)};
   step.guard = guard_of(step.op.schema());
   step.label = label_of(node);
   step.name_hash = name_hash(node.name);
@@ -99,7 +99,7 @@ class Preparation {
  public:
   Preparation(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
               at::Device device, size_t keeping_buffers)
-      : graph_(graph), keeping_buffers_(keeping_buffers), order_(graph) {
+      : graph_(graph), keeping_buffers_(keeping_buffers), order_(graph), passes_(graph) {
     made_.nodes = nodes;
     made_.outputs = std::move(outputs);
     made_.autocast = graph.autocast.has_value();
@@ -123,7 +123,7 @@ class Preparation {
   void add_step(size_t i) {
     PW_CHECK_LT(made_.nodes[i], graph_.nodes.size());
     if (i > 0) PW_CHECK_LT(made_.nodes[i - 1], made_.nodes[i]);
-    SegmentStep step = step_of(graph_, node(i));
+    SegmentStep step = step_of(node(i), passes_);
     if (made_.nodes[i] < keeping_buffers_) find_writes(node(i), step);
     if (step.random) made_.random.push_back(i);
     prepared_.push_back(prepare_arguments(node(i), step.op.schema(), step.label));
@@ -254,6 +254,7 @@ class Preparation {
   const Graph& graph_;
   const size_t keeping_buffers_;
   const GraphOrder order_;
+  OperatorsByPasses passes_;
   SegmentSteps made_;
   std::vector<PreparedArguments> prepared_;                      // by node
   std::unordered_set<std::string> inside_;                       // values that the segment's nodes make

@@ -83,9 +83,11 @@ ScratchFolder::ScratchFolder(const std::string& command) {
 }
 
 ScratchFolder::~ScratchFolder() {
-  if (std::uncaught_exceptions() > 0 && received_signal == 0) return;
   std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  if (std::uncaught_exceptions() > 0 && received_signal == 0)
+    std::filesystem::remove(path_, ignored);  // unless it has something that tells more of the error
+  else
+    std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace pipewright

@@ -21,7 +21,8 @@ std::optional<int64_t> ranks_from(const boost::program_options::variables_map& o
 std::vector<std::string> without_launch_options(const std::vector<std::string>& words);
 
 /// A run folder that nobody needs once its job has gone well: made in the system's folder for temporary
-/// files. It goes with this object, but stays after an error, for what the ranks wrote; not after a signal.
+/// files. It goes with this object, but stays after an error if the ranks have written into it; not after a
+/// signal.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const std::string& command);

@@ -125,6 +125,21 @@ bool is_given(const po::variables_map& options, const RunField& row) {
   return !is_flag(row) || options[row.option].as<bool>();
 }
 
+// What is wrong with an option is said with its name, not with that of its key.
+Run parsed_as_said(const Json& json, const std::string& where, const po::variables_map& options) {
+  try {
+    return parse_document<Run>(json.dump(), where);
+  } catch (const InputError& error) {
+    const std::string what = error.what();
+    for (const RunField& row : run_fields()) {
+      const std::string begin = where + ": " + row.path() + ": ";
+      if (!is_given(options, row) || what.rfind(begin, 0) != 0) continue;
+      throw InputError("--" + std::string(row.option) + ": " + what.substr(begin.size()), error.remedy());
+    }
+    throw;
+  }
+}
+
 }  // namespace
 
 po::options_description run_option_descriptions() {
@@ -172,7 +187,15 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
           std::string("give --") + needed + ", or --config with a run document that has \"" + needed + "\"");
     }
   }
-  return parse_document<Run>(json.dump(), where);
+  const Run run = parsed_as_said(json, where, options);
+  for (const RunField& row : run_fields()) {
+    if (row.group == std::string("recovery") && row.key != std::string("on_loss") && is_given(options, row) &&
+        run.recovery.on_loss == Run{}.recovery.on_loss)
+      throw InputError("--" + std::string(row.option) + " is of use after a loss only, and --on-loss " +
+                           run.recovery.on_loss + " ends the job then",
+                       "give --on-loss restart or continue (docs/recovery.md), or leave it out");
+  }
+  return run;
 }
 
 bool is_said(const po::variables_map& options, const std::string& option) {

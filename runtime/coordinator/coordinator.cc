@@ -154,4 +154,15 @@ void Coordinator::tell_all(Order order, Commands& commands) const {
   commands.push_back(Tell{0, rules_.ranks, std::move(order)});
 }
 
+int64_t place_within_plan(int64_t generation, int64_t last_begun,
+                          const std::function<int64_t(int64_t generation, int64_t last_begun)>& place,
+                          const std::function<std::optional<int64_t>(int64_t generation)>& end_of) {
+  for (;; ++generation) {
+    const int64_t stop = place(generation, last_begun);
+    const std::optional<int64_t> end = end_of(generation);
+    if (!end || stop < *end) return stop;
+    last_begun = *end - 1;  // of what follows nothing has been begun
+  }
+}
+
 }  // namespace pipewright

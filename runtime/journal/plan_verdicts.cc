@@ -7,9 +7,10 @@
 namespace pipewright {
 namespace {
 
-// Not where the run begins, or goes on.
+// Not where the run begins, or goes on, after a loss with other ranks too: nobody had the choice.
 bool is_change(const GenerationSummary& generation) {
-  return generation.reason != "start" && generation.reason != "resume";
+  return generation.reason != "start" && generation.reason != "resume" &&
+         generation.reason.rfind(kLossReason, 0) != 0;
 }
 
 std::string gain_text(const GenerationSummary& before, const GenerationSummary& after) {

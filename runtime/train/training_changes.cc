@@ -56,9 +56,7 @@ void Training::prepare_to_follow() {
                                [this](RankMessage message) { control().post(std::move(message)); }});
   control().set_order_sink([this](const Order& order) { orders_->take(order); });
   if (place.rank != 0) return;
-  const auto stop_behind = [this](int64_t last_begun) {
-    const std::lock_guard lock(changes_mutex_);
-    const int64_t generation = job_.generation_at(last_begun + 1);
+  const auto stop_under = [this](int64_t generation, int64_t last_begun) {
     const auto stop = [&](int64_t last) {
       return unplanned_stop(last,
                             shape_of(job_.plan_of(generation), job_.gradient_accumulation_of(generation)),
@@ -67,6 +65,14 @@ void Training::prepare_to_follow() {
     return group_server_ && shares_minibatches(job_.run.sync)
                ? group_server_->stop_handing_out(generation, last_begun, stop)
                : stop(last_begun);
+  };
+  const auto end_of = [this](int64_t generation) {
+    return generation + 1 < job_.generations() ? std::optional(job_.first_minibatch_of(generation + 1))
+                                               : std::nullopt;
+  };
+  const auto stop_behind = [this, stop_under, end_of](int64_t last_begun) {
+    const std::lock_guard lock(changes_mutex_);
+    return place_within_plan(job_.generation_at(last_begun + 1), last_begun, stop_under, end_of);
   };
   coordination_ = std::make_unique<Coordination>(Coordination::Settings{
       {place.world_size, heeds_signals},

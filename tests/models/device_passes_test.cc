@@ -114,9 +114,8 @@ TEST_CASE("a linear whose rows a view joins or divides is left as it is") {
     if (op == "aten::as_strided") graph.nodes[2].arguments.emplace_back("stride", std::vector<int64_t>{1});
     if (op == "aten::reshape") graph.nodes[2].arguments[1].first = "shape";
     graph.values["v"].shape = shape;
-    return operator_by_passes(with_device_passes(graph, "aligned-products", "float32", at::kCPU),
-                              graph.nodes[0])
-        .has_value();
+    graph = with_device_passes(graph, "aligned-products", "float32", at::kCPU);
+    return OperatorsByPasses(graph).operator_for(graph.nodes[0]).has_value();
   };
   const bool passes =
       with_device_passes(Graph(), "aligned-products", "float32", at::kCPU).device_passes.size() == 1;
@@ -127,6 +126,85 @@ TEST_CASE("a linear whose rows a view joins or divides is left as it is") {
   CHECK_FALSE(passes_on("aten::view", {6, 3, 343}));
   CHECK_FALSE(passes_on("aten::as_strided", {6174}));
   CHECK(passes_on("aten::reshape", {6 * 1029}));  // copies where it has to
+}
+
+TEST_CASE("a linear of transposed rows is one product of their copy, LibTorch's up to rounding") {
+  at::manual_seed(4);
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("pipewright::linear_contiguous", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&)>();
+  for (const bool casts : {false, true}) {
+    const std::optional<Autocast> autocast = casts ? std::make_optional<Autocast>() : std::nullopt;
+    const at::Tensor rows = at::randn({3, 5, 16}).requires_grad_(),
+                     weight = at::randn({7, 16}).requires_grad_(), bias = at::randn({7}).requires_grad_();
+    for (const at::Tensor& input : {rows, rows.transpose(0, 1), rows.permute({1, 0, 2}).narrow(0, 1, 2)}) {
+      CAPTURE(casts, input.sizes(), input.strides());
+      const at::Tensor output = op.call(input, weight, bias), expected = at::linear(input, weight, bias);
+      CHECK(output.is_contiguous());
+      CHECK(output.scalar_type() == expected.scalar_type());
+      CHECK(apart(output, expected) < (casts ? 1e-2 : 1e-6));
+      const at::Tensor gradient = at::randn_like(output);
+      const auto with = torch::autograd::grad({output}, {rows, weight, bias}, {gradient}, true);
+      const auto without = torch::autograd::grad({expected}, {rows, weight, bias}, {gradient}, true);
+      for (size_t i = 0; i < with.size(); ++i) CHECK(apart(with[i], without[i]) < (casts ? 1e-2 : 1e-6));
+    }
+  }
+}
+
+TEST_CASE("a sum of a transposed and a contiguous tensor is contiguous, with the bits of LibTorch's") {
+  at::manual_seed(5);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("pipewright::add_contiguous", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Scalar&)>();
+  const at::Tensor rows = at::randn({4, 3, 5}), others = at::randn({3, 4, 5}).to(at::kBFloat16);
+  const at::Tensor transposed = others.transpose(0, 1), images = at::randn({2, 3, 4, 5});
+  CHECK_FALSE(at::add(transposed, rows).is_contiguous());  // which is why
+  CHECK(op.call(transposed, rows, 1).is_contiguous());
+  CHECK(op.call(transposed, rows, 1).equal(at::add(transposed, rows)));
+  CHECK(op.call(transposed, rows, 2).equal(at::add(transposed, rows, 2)));
+  CHECK(op.call(transposed, at::randn({5}), 1).strides() == transposed.strides());
+  // Images stay as convolutions want them.
+  const at::Tensor innermost = images.contiguous(at::MemoryFormat::ChannelsLast);
+  CHECK(op.call(innermost, images, 1).is_contiguous(at::MemoryFormat::ChannelsLast));
+}
+
+TEST_CASE("a view of what a pass lays otherwise is a copy where it has to be, unless somebody writes it") {
+  at::manual_seed(6);
+  const std::vector<Node> nodes = {
+      node("c", "aten::conv2d", {{"input", tensor("x")}, {"weight", tensor("w")}}),
+      node("r", "aten::relu", {{"self", tensor("c")}}),
+      node("v", "aten::view", {{"self", tensor("r")}, {"size", std::vector<int64_t>{2, -1}}}),
+      node("s", "aten::sum", {{"self", tensor("v")}, {"dim", std::vector<int64_t>{0}}}, "dim_IntList")};
+  Graph graph = graph_of({"x"}, {{"w", {4, 3, 3, 3}}}, nodes, {"s"});
+  const Tensors tensors = {{"x", at::randn({2, 3, 8, 8})}, {"w", at::randn({4, 3, 3, 3})}};
+  const auto made = [&](const Graph& of) { return run(Segment(of, all_nodes(of), of.outputs), tensors)[0]; };
+  const Graph passed = with_device_passes(graph, "channels-last", "float32", at::kCPU);
+  CHECK(at::allclose(made(passed), made(graph), 1e-4, 1e-5));
+  // Written before it is one: a copy of that. Afterwards it may be none.
+  Graph earlier = graph, later = graph;
+  earlier.nodes.insert(earlier.nodes.begin() + 2, node("z", "aten::neg_", {{"self", tensor("r")}}));
+  later.nodes.insert(later.nodes.begin() + 3, node("z", "aten::neg_", {{"self", tensor("r")}}));
+  for (Graph* of : {&earlier, &later}) of->values["z"] = {};
+  const Graph passes = with_device_passes(earlier, "channels-last", "float32", at::kCPU);
+  CHECK(at::allclose(made(passes), made(earlier), 1e-4, 1e-5));
+  CHECK_THROWS_WITH(with_device_passes(later, "contiguous-operands", "float32", at::kCPU),
+                    Catch::Contains("'v' (layer_v, aten::view) is a view of what node 'z'"));
+  CHECK(with_device_passes(later, "auto", "tf32", at::Device(at::kCUDA, 0)).device_passes.empty());
+}
+
+TEST_CASE("a graph that says how its numbers lie in memory keeps them so") {
+  Graph graph = graph_of(
+      {"x"}, {},
+      {node("y", "aten::as_strided",
+            {{"self", tensor("x")}, {"size", std::vector<int64_t>{2}}, {"stride", std::vector<int64_t>{1}}})},
+      {"y"});
+  const std::set<std::string> left = {"aligned-products", "fused-cross-entropy", "two-stage-layer-norm"};
+  CHECK(with_device_passes(graph, "auto", "bfloat16", at::Device(at::kCUDA, 0)).device_passes == left);
+  CHECK(with_device_passes(graph, "auto", "tf32", at::Device(at::kCUDA, 0)).device_passes.empty());
+  CHECK_THROWS_WITH(with_device_passes(graph, "fused-cross-entropy,channels-last", "bfloat16", at::kCPU),
+                    Catch::Contains("'y' (layer_y, aten::as_strided) says how its numbers lie"));
+  CHECK(with_device_passes(graph, "fused-cross-entropy", "bfloat16", at::kCPU).device_passes.size() == 1);
 }
 
 // Rows of a matrix with more columns, wherever they begin.

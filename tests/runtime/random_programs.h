@@ -182,7 +182,7 @@ class RandomProgram {
 
   // An operator that keeps samples apart, most of the time: dimensions are drawn too.
   std::string apart(const std::string& x) {
-    switch (between(0, 15)) {
+    switch (between(0, 17)) {
       case 0:
         return linear(x, width_);
       case 1:
@@ -221,6 +221,10 @@ class RandomProgram {
         return joined_and_cut(x, rank(x) - 1);
       case 14:
         return counted(x);
+      case 15:
+        return convolved(x);
+      case 16:
+        return with_time_first(x);
       default:
         return in_place(x);
     }
@@ -322,6 +326,45 @@ class RandomProgram {
     if (rank(x) < 3) return {};
     return call("aten::scaled_dot_product_attention", "",
                 {{"query", tensor(x)}, {"key", tensor(x)}, {"value", tensor(x)}});
+  }
+  // As an image of several channels, which are joined by a view, the first of them cut out and bent back.
+  std::string convolved(const std::string& x) {
+    const std::vector<int64_t> shape = at(x).sizes().vec();
+    const int64_t rows = rank(x) == 3 ? shape[1] : 1, channels = between(1, 3);
+    const std::string image =
+        call("aten::view", "",
+             {{"self", tensor(x)}, {"size", std::vector<int64_t>{kSamples, 1, rows, shape.back()}}});
+    const std::string made = call("aten::conv2d", "",
+                                  {{"input", tensor(image)},
+                                   {"weight", tensor(parameter({channels, 1, 1, 3}))},
+                                   {"padding", std::vector<int64_t>{0, 1}}});
+    const std::string bent = call("aten::sin", "", {{"self", tensor(made)}});  // which may be written
+    const int64_t numbers = rows * shape.back();
+    const std::string flat =
+        call("aten::view", "",
+             {{"self", tensor(bent)}, {"size", std::vector<int64_t>{kSamples, channels * numbers}}});
+    if (chance(20)) call("aten::mul_", "Scalar", {{"self", tensor(flat)}, {"other", 0.5}});
+    const std::string first =
+        call("aten::slice", "Tensor",
+             {{"self", tensor(flat)}, {"dim", int64_t{1}}, {"start", int64_t{0}}, {"end", numbers}});
+    return call("aten::reshape", "", {{"self", tensor(first)}, {"shape", shape}});
+  }
+  // As torch's attention does: linears of transposed rows, and a sum with what was there before.
+  std::string with_time_first(const std::string& x) {
+    if (rank(x) < 3) return {};
+    const auto turned = [&](const std::string& of) {
+      return call("aten::transpose", "int",
+                  {{"self", tensor(of)}, {"dim0", int64_t{0}}, {"dim1", int64_t{1}}});
+    };
+    const std::string made = turned(linear(turned(x), width_));
+    const std::string sum = call("aten::add", "Tensor", {{"self", tensor(made)}, {"other", tensor(x)}});
+    const std::vector<int64_t> shape = at(x).sizes().vec();
+    const std::vector<int64_t> joined = {shape[0], shape[1] * shape[2]};
+    // No view of what lies transposed, and then the sum alone.
+    const std::string flat = chance(50)
+                                 ? call("aten::view", "", {{"self", tensor(sum)}, {"size", joined}})
+                                 : call("aten::reshape", "", {{"self", tensor(sum)}, {"shape", joined}});
+    return flat.empty() ? sum : call("aten::view", "", {{"self", tensor(flat)}, {"size", shape}});
   }
   std::string picked_rows(const std::string& x) {
     const std::string places = call("aten::arange", "", {{"end", kSamples}});

@@ -54,6 +54,11 @@ class History {
     span_ = between(1, 20);
     plans_ = {{first_, draw_plan(one_in(2) ? ranks_ : 0)}};
     policy_ = static_cast<Policy>(between(0, 2));
+    if (policy_ == Policy::kNone) {
+      for (int64_t first = first_ + between(1, 20); first < minibatches_; first += between(1, 20))
+        plans_.emplace_back(first, draw_plan(0));
+    }
+    planned_ = plans_.size();
     wants_norms_ = one_in(2);
     changes_left_ = between(0, 4);
     slow_ = one_in(2) ? 20 : 2;
@@ -271,11 +276,21 @@ class History {
   }
   // As unplanned_stop(): two turns of the entries behind the last one, to the end of a round.
   int64_t stop_behind(int64_t last_begun) const {
-    const SmallPlan& plan = plan_of(generation_at(last_begun + 1));
-    const size_t next = generation_at(last_begun + 1) + 1;
-    const int64_t plan_end = next < plans_.size() ? plans_[next].first : minibatches_;
-    const int64_t least = std::min(last_begun + 1 + 2 * plan.entries, plan_end);
-    return std::min((least + plan.period - 1) / plan.period * plan.period, plan_end);
+    const auto end_of = [&](int64_t generation) {
+      return index(generation) + 1 < plans_.size() ? std::optional(plans_[index(generation) + 1].first)
+                                                   : std::nullopt;
+    };
+    const auto place = [&](int64_t generation, int64_t last) {
+      const SmallPlan& plan = plan_of(index(generation));
+      const int64_t end = end_of(generation).value_or(minibatches_);
+      const int64_t least = std::min(last + 1 + 2 * plan.entries, end);
+      return std::min((least + plan.period - 1) / plan.period * plan.period, end);
+    };
+    return place_within_plan(static_cast<int64_t>(generation_at(last_begun + 1)), last_begun, place, end_of);
+  }
+  // Where a plan that was known beforehand ends.
+  int64_t planned_end(size_t generation) const {
+    return generation + 1 < planned_ ? plans_[generation + 1].first : minibatches_;
   }
   bool all_before_begun(int64_t end) const {
     for (int64_t k = first_; k < end; ++k)
@@ -290,8 +305,8 @@ class History {
     const SmallPlan plan = plan_of(rank.generation);
     if (number >= plan.ranks) return wait_without_part(number);
     if (rank.decides) return await_decision(number);
-    const int64_t end =
-        std::min({(rank.done / span_ + 1) * span_, minibatches_, rank.follower.stop_before()});
+    const int64_t end = std::min(
+        {(rank.done / span_ + 1) * span_, planned_end(rank.generation), rank.follower.stop_before()});
     if (number < plan.entries) {
       while (rank.next % plan.entries != number) ++rank.next;
       if (rank.next < end) {
@@ -305,8 +320,8 @@ class History {
         return later(number, between(1, 10));
       }
     }
-    // Of the other stages, and of the drain: what has been begun comes.
-    if (!all_before_begun(end)) return;
+    // Of the other stages: what has been begun comes. One of the first stage has done what is its own.
+    if (number >= plan.entries && !all_before_begun(end)) return;
     rank.done = rank.next = end;
     at_drain(number);
   }
@@ -329,6 +344,8 @@ class History {
       const std::string change = follower.change();
       return change_plan(number, change, true);
     }
+    if (rank.done == planned_end(rank.generation))
+      return change_plan(number, plan_of(rank.generation + 1).text(), false);
     if (policy_ == Policy::kAtDrains && rank.done % span_ == 0) {
       rank.decides = true;
       if (wants_norms_) say(number, GradientNorms{rank.done, number, {}});
@@ -398,9 +415,11 @@ class History {
       rank.done = rank.next = ended.next_minibatch;
       if (ended.stopped || rank.done == minibatches_) return end(number, ended.stopped);
       const bool agreed = rank.follower.stop_before() == rank.done && rank.follower.signal() == 0;
-      REQUIRE(agreed == rank.decided_without_part.empty());
-      const std::string change =
-          agreed ? rank.follower.change() : std::exchange(rank.decided_without_part, "");
+      const bool planned = rank.done == planned_end(rank.generation);
+      REQUIRE((agreed || planned) == rank.decided_without_part.empty());
+      const std::string change = agreed    ? rank.follower.change()
+                                 : planned ? plan_of(rank.generation + 1).text()
+                                           : std::exchange(rank.decided_without_part, "");
       return change_plan(number, change, agreed);
     }
   }
@@ -419,6 +438,7 @@ class History {
   Policy policy_ = Policy::kNone;
   bool wants_norms_ = false, heeds_signals_ = true;
   std::vector<std::pair<int64_t, SmallPlan>> plans_;  // by generation, as rank 0 knows them
+  size_t planned_ = 1;                                // so many of them beforehand
   std::optional<Coordinator> coordinator_;
   std::vector<Rank> each_;
   std::vector<std::vector<size_t>> begun_;  // by minibatch: in which generations

@@ -44,13 +44,17 @@ TEST_CASE("going on is no change, and what was not trained or timed is not judge
   Summary summary;
   summary.generations = {stretch(0, 8, "start", 0.1, 0.2)};
   CHECK(plan_verdicts(summary).empty());
-  summary.generations = {stretch(0, 8, "start", 0.1, 0.2), stretch(8, 8, "resume", 0.05, 0.05),
-                         stretch(16, 0, "manual", 0, 0), stretch(16, 4, "manual", 0.025, 0.025),
-                         stretch(20, 2, "manual", 0, 0)};
+  summary.generations = {stretch(0, 8, "start", 0.1, 0.2),
+                         stretch(8, 8, "resume", 0.05, 0.05),
+                         stretch(16, 0, "manual", 0, 0),
+                         stretch(16, 4, "manual", 0.025, 0.025),
+                         stretch(20, 2, "manual", 0, 0),
+                         stretch(22, 8, kLossReason + std::string("rank 1 was killed"), 0.2, 0.2)};
   CHECK(plan_verdicts(summary) ==
         std::vector<std::string>{
             "minibatches 0 to 7, plan p0.json: 100 ms a minibatch",
             "minibatches 8 to 15, plan p8.json: 50 ms a minibatch",
             "minibatches 16 to 19, plan p16.json: 25 ms a minibatch; helped: 50 ms -> 25 ms a "
-            "minibatch, saved 100 ms"});
+            "minibatch, saved 100 ms",
+            "minibatches 22 to 29, plan p22.json: 200 ms a minibatch"});
 }

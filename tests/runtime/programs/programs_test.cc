@@ -12,6 +12,7 @@
 #include "graph/error.h"
 #include "models/initialise.h"
 #include "models/run/batch_analysis.h"
+#include "models/run/device_passes.h"
 #include "models/safetensors/safetensors.h"
 #include "models/zoo/registry.h"
 #include "runtime/generation/evaluation.h"
@@ -295,6 +296,19 @@ class Evaluations {
   std::map<size_t, std::map<int64_t, EvaluatedMinibatch>> evaluated_;  // by evaluation and minibatch
 };
 
+// Operators run in another way, in all ways that a GPU has for this program; one device runs them as they
+// are.
+Model with_passes(Model model) {
+  const auto passed = [](const Graph& graph) {
+    return with_device_passes(graph, "auto", "bfloat16", at::Device(at::kCUDA, 0));
+  };
+  model.graph = passed(model.graph);
+  model.graph_for = [passed, graph_for = model.graph_for](int64_t samples) {
+    return passed(graph_for(samples));
+  };
+  return model;
+}
+
 struct Counts {
   int64_t compared = 0, split = 0, averaged = 0, evaluated = 0;
   std::map<std::string, int64_t> refused, losses;
@@ -303,12 +317,15 @@ struct Counts {
 void try_program(uint64_t seed, Counts& counts) {
   RandomProgram random(seed);
   const int64_t samples = random.between(3, 7);
-  const Model model = random.model(samples);
-  Case drawn = draw_case(random, model, samples);
+  const Model program = random.model(samples);
+  Case drawn = draw_case(random, program, samples);
+  const bool passes = random.chance(50);
+  const Model model = passes ? with_passes(program) : program;
   tie(drawn.plan, model.graph);
   if (!drawn.plan.tied_parameters.empty() && drawn.plan.weights != "flush")
     drawn.plan = with_schedule(drawn.plan, "1f1b-flush", "flush");
-  CAPTURE(seed, random.loss_kind(), drawn.plan.shape_text(), drawn.plan.schedule, drawn.rules.loss_average);
+  CAPTURE(seed, random.loss_kind(), drawn.plan.shape_text(), drawn.plan.schedule, drawn.rules.loss_average,
+          passes);
   try {
     drawn.plan.validate("drawn");
     check_plan_for_graph(drawn.plan, model.graph);
@@ -333,7 +350,7 @@ void try_program(uint64_t seed, Counts& counts) {
                        evaluations ? evaluations->extras(spans.size()) : RankExtras());
   } catch (const RunError& error) {
     ++counts.refused[reason_of(error.what())];
-    CHECK(std::string(error.what()).find("what the loss divides by is 0 in") != std::string::npos);
+    CHECK_THAT(error.what(), Catch::Contains("what the loss divides by is 0 in"));
     return;
   }
   const ReferenceResult serial = train_serially(
@@ -349,7 +366,7 @@ void try_program(uint64_t seed, Counts& counts) {
       std::any_of(drawn.plan.stages.begin(), drawn.plan.stages.end(),
                   [](const Stage& stage) { return stage.ranks.size() > 1 && !stage.splits(); });
   if (in_turns && !model.graph.buffers.empty()) return;
-  OneDevice device(model, 0);
+  OneDevice device(program, 0);
   for (int64_t round = 0; round < drawn.rounds; ++round) {
     std::vector<MinibatchFields> of_update(minibatches.begin() + round * drawn.minibatches_of_update,
                                            minibatches.begin() + (round + 1) * drawn.minibatches_of_update);
