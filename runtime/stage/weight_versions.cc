@@ -11,11 +11,20 @@
 namespace pipewright {
 namespace {
 
-void count_as(MemoryPurpose purpose, const std::vector<at::Tensor>& weights,
-              const std::vector<at::Tensor>& copies) {
-  for (const at::Tensor& weight : weights) count_memory_as(weight, purpose);
-  for (const at::Tensor& copy : copies)
-    if (copy.defined()) count_memory_as(copy, purpose);
+void count_as(MemoryPurpose purpose, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) count_memory_as(tensor, purpose);
+}
+
+// Of the weights `which`.
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& weights, const std::vector<size_t>& which,
+                                  MemoryPurpose purpose) {
+  if (which.empty()) return {};
+  const MemoryScope scope(purpose);
+  std::vector<at::Tensor> copies(weights.size());
+  for (const size_t i : which) copies[i] = room_for_copy(weights[i]);
+  cast_to_copies(weights, copies);
+  return copies;
 }
 
 // What nobody else holds of a version that dies.
@@ -29,8 +38,8 @@ void leave(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& places) {
 
 WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number, std::vector<size_t> copied)
     : copied_(std::move(copied)) {
-  std::vector<at::Tensor> copies = copies_of(first);
-  count_as(MemoryPurpose::kWeights, first, copies);
+  count_as(MemoryPurpose::kWeights, first);
+  auto copies = copies_of(first, copied_, MemoryPurpose::kWeights);
   latest_ = make(number, std::move(first), std::move(copies));
   peak_live_ = 1;
 }
@@ -47,15 +56,6 @@ std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::v
   };
   return std::shared_ptr<const WeightVersion>(
       new WeightVersion{number, std::move(weights), std::move(copies)}, bury);
-}
-
-std::vector<at::Tensor> WeightVersions::copies_of(const std::vector<at::Tensor>& weights) const {
-  if (copied_.empty()) return {};
-  const MemoryScope scope(MemoryPurpose::kVersions);
-  std::vector<at::Tensor> copies(weights.size());
-  for (const size_t i : copied_) copies[i] = room_for_copy(weights[i]);
-  cast_to_copies(weights, copies);
-  return copies;
 }
 
 WeightVersions::Room WeightVersions::room(const std::vector<size_t>& which) {
@@ -90,8 +90,8 @@ void WeightVersions::expect(std::map<int64_t, int64_t> readers,
   for (auto& [number, weights] : older) {
     PW_CHECK_LT(number, latest_->number);
     if (readers_.count(number) == 0) continue;
-    std::vector<at::Tensor> copies = copies_of(weights);
-    count_as(MemoryPurpose::kVersions, weights, copies);
+    count_as(MemoryPurpose::kVersions, weights);
+    auto copies = copies_of(weights, copied_, MemoryPurpose::kVersions);
     kept_for_[number] = make(number, std::move(weights), std::move(copies));
   }
   peak_live_ = std::max(peak_live_, books_->live);
@@ -117,8 +117,8 @@ std::shared_ptr<const WeightVersion> WeightVersions::read(int64_t number) {
 void WeightVersions::replace(std::vector<at::Tensor> weights, int64_t number) {
   readers_.clear();
   kept_for_.clear();
-  std::vector<at::Tensor> copies = copies_of(weights);
-  count_as(MemoryPurpose::kWeights, weights, copies);
+  count_as(MemoryPurpose::kWeights, weights);
+  auto copies = copies_of(weights, copied_, MemoryPurpose::kWeights);
   latest_ = make(number, std::move(weights), std::move(copies));
   books_->spare = {};
 }
@@ -128,7 +128,10 @@ void WeightVersions::publish(std::vector<at::Tensor> weights, std::vector<at::Te
   if (readers_.count(latest_->number) != 0) kept_for_.emplace(latest_->number, latest_);
   latest_ = std::move(next);
   // Versions take turns with their memory: what the only one has is that of the weights.
-  if (books_->live == 1) count_as(MemoryPurpose::kWeights, latest_->weights, latest_->copies);
+  if (books_->live == 1) {
+    count_as(MemoryPurpose::kWeights, latest_->weights);
+    count_as(MemoryPurpose::kWeights, latest_->copies);
+  }
   // Counted after the old latest has gone, unless somebody holds it: while a step runs, the version it
   // makes is neither read nor stashed yet (docs/semantics.md).
   peak_live_ = std::max(peak_live_, books_->live);

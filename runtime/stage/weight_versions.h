@@ -65,7 +65,6 @@ class WeightVersions {
  private:
   std::shared_ptr<const WeightVersion> make(int64_t number, std::vector<at::Tensor> weights,
                                             std::vector<at::Tensor> copies);
-  std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& weights) const;
 
   // Versions outlive this object if a minibatch holds them.
   struct Books {
