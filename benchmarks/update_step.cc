@@ -93,8 +93,8 @@ class Versioned {
   void step(const Tensors& gradients) {
     auto before = versions_.latest();
     held_ = before;  // the version that it held dies here
-    Tensors room = versions_.room(all_);
-    versions_.publish(rule_->step(before->weights, gradients, rate_, std::move(room)));
+    WeightVersions::Room room = versions_.room(all_);
+    versions_.publish(rule_->step(before->weights, gradients, rate_, std::move(room.weights)));
   }
 
  private:

@@ -180,7 +180,8 @@ ProfiledUpdate update_from_json(JsonReader reader) {
   reader.expect(keys);
   ProfiledUpdate update;
   for (const ProfiledUpdateRow& row : profiled_update_rows())
-    update.*row.seconds = reader.number(row.key, 0, kMostSeconds);
+    if (!row.optional || reader.has(row.key))
+      update.*row.seconds = reader.number(row.key, 0, row.optional ? double{kMostBytes} : kMostSeconds);
   reader.finish();
   return update;
 }
@@ -209,7 +210,8 @@ ProfiledCrowd crowd_from_json(JsonReader reader) {
 
 Json to_json(const ProfiledUpdate& update) {
   Json json;
-  for (const ProfiledUpdateRow& row : profiled_update_rows()) json[row.key] = update.*row.seconds;
+  for (const ProfiledUpdateRow& row : profiled_update_rows())
+    if (!row.optional || update.*row.seconds > 0) json[row.key] = update.*row.seconds;
   return json;
 }
 
@@ -220,7 +222,8 @@ const std::vector<ProfiledUpdateRow>& profiled_update_rows() {
       {"step_in_place_seconds", &ProfiledUpdate::step_in_place_seconds},
       {"gradient_add_seconds", &ProfiledUpdate::gradient_add_seconds},
       {"gradient_copy_seconds", &ProfiledUpdate::gradient_copy_seconds},
-      {"gradient_divide_seconds", &ProfiledUpdate::gradient_divide_seconds}};
+      {"gradient_divide_seconds", &ProfiledUpdate::gradient_divide_seconds},
+      {"copied_bytes", &ProfiledUpdate::copied_bytes, /*optional=*/true}};
   return rows;
 }
 

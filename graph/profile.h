@@ -78,13 +78,17 @@ struct ProfiledUpdate {
   double gradient_add_seconds = 0;     ///< the gradients of one more minibatch, added to those before
   double gradient_copy_seconds = 0;    ///< copied to where a sum over replicas takes them
   double gradient_divide_seconds = 0;  ///< the sum of several minibatches divided by their number
+  /// Of the weights' copies in bfloat16 that the update writes too (models/run/weight_copies.h): part of what
+  /// it takes, and memory of every version. Optional key.
+  double copied_bytes = 0;
 
   /// Of so much of the parameters.
   void scale(double part);
 };
 struct ProfiledUpdateRow {
   const char* key;
-  double ProfiledUpdate::*seconds;
+  double ProfiledUpdate::*seconds;  ///< or bytes
+  bool optional = false;            ///< left out where it is 0
 };
 /// All that it has.
 const std::vector<ProfiledUpdateRow>& profiled_update_rows();

@@ -145,7 +145,7 @@ const std::vector<RunField>& run_fields() {
        "float32; tf32: a GPU multiplies with ten bits; bfloat16 (autocast)"},
       {"", "device_passes", "device-passes", kPlain, PW_FIELD(device_passes), not_empty("names of passes"),
        "operators run in another way on a GPU: auto, none, or of channels-last, aligned-products, "
-       "contiguous-operands, fused-cross-entropy, two-stage-layer-norm (with commas)"},
+       "contiguous-operands, fused-cross-entropy, two-stage-layer-norm, weights-cast-once (with commas)"},
       {"",
        "nan_guard",
        "nan-guard",

@@ -15,6 +15,7 @@
 #include "graph/error.h"
 #include "graph/run.h"
 #include "models/initialise.h"
+#include "models/run/weight_copies.h"
 #include "profiler/backward.h"
 #include "profiler/backward_clock.h"
 
@@ -91,12 +92,18 @@ void Bench::make_weights(const Model& model) {
     if (trains(parameter)) {
       tensor.requires_grad_();
       leaves_.push_back(tensor);
+      leaf_names_.push_back(parameter.name);
       leaf_is_updated_.push_back(!read_before.count(parameter.name));
       trainable_.insert(parameter.name);
     }
     parameters_[parameter.name] = tensor;
   }
   for (const auto& name : whole_.buffers()) buffers_[name] = initial_buffer(model, name).to(device_);
+  for (const size_t i : whole_.copied()) {
+    const at::Tensor& weight = parameters_.at(whole_.parameters()[i]);
+    const at::Tensor copy = copies_[whole_.parameters()[i]] = room_for_copy(weight);
+    cast_to_copies({weight}, {copy});
+  }
   whole_parameters_ = pick(parameters_, whole_.parameters());
   whole_buffers_ = pick(buffers_, whole_.buffers());
 }
@@ -120,7 +127,7 @@ WholePass Bench::time_whole(bool record) {
   std::vector<at::Tensor> gradients;
   for (const size_t i : updated_) gradients.push_back(std::exchange(made[i], at::Tensor()).contiguous());
   const size_t update_begin = marks_.set();
-  rule_->step(weights_, gradients, kLearningRate, next_weights_);
+  rule_->step(weights_, gradients, kLearningRate, next_weights_, next_copies_);
   const size_t step_end = marks_.set();
   for (size_t i = 0; i < sums_.size(); ++i) sums_[i].copy_(gradients[i]);
   const size_t copy_end = marks_.set();
@@ -129,7 +136,7 @@ WholePass Bench::time_whole(bool record) {
   for (at::Tensor& sum : sums_) sum.div_(2.0);
   const size_t divide_end = marks_.set();
   // Numbers stay in the range of a first step: what is measured are passes over memory.
-  rule_->step(weights_, gradients, 0, weights_);
+  rule_->step(weights_, gradients, 0, weights_, weight_copies_);
   const size_t end = marks_.set();
   marks_.wait();
   if (trace) marks_.take(trace->end());
@@ -250,7 +257,8 @@ std::vector<std::vector<std::string>> Bench::keeps() {
       memories.emplace(name, memory_of(inputs.back()));
     }
     std::vector<at::Tensor> outputs = single.forward(
-        std::move(inputs), pick(parameters_, single.parameters()), pick(buffers_, single.buffers()), key());
+        std::move(inputs), pick(parameters_, single.parameters()), pick(buffers_, single.buffers()), key(),
+        /*observer=*/nullptr, copies_for(single));
     inputs.clear();
     const std::vector<std::string>& names = graph_.nodes[part_.begin + i].outputs;
     std::vector<std::shared_ptr<autograd::Node>> functions;
@@ -286,6 +294,20 @@ std::vector<at::Tensor> Bench::pick(const Tensors& tensors, const std::vector<st
   return picked;
 }
 
+int64_t Bench::copied_bytes() const {
+  int64_t bytes = 0;
+  for (const at::Tensor& copy : weight_copies_)
+    if (copy.defined()) bytes += static_cast<int64_t>(copy.nbytes());
+  return bytes;
+}
+
+std::vector<at::Tensor> Bench::copies_for(const Segment& node) const {
+  if (node.copied().empty()) return {};
+  std::vector<at::Tensor> copies(node.parameters().size());
+  for (const size_t i : node.copied()) copies[i] = copies_.at(node.parameters()[i]);
+  return copies;
+}
+
 Bench::Received Bench::receive() const {
   Received received;
   for (const Arriving& arriving : arriving_) {
@@ -310,7 +332,8 @@ std::vector<at::Tensor> Bench::forward(Tensors arriving, const NodeObserver* obs
     const auto value = arriving.find(name);
     inputs.push_back(value == arriving.end() ? values_.at(name) : std::move(value->second));
   }
-  return whole_.forward(std::move(inputs), whole_parameters_, whole_buffers_, key(), observer);
+  return whole_.forward(std::move(inputs), whole_parameters_, whole_buffers_, key(), observer,
+                        copies_for(whole_));
 }
 
 at::Tensor Bench::root_of(const std::vector<at::Tensor>& leaving) {
@@ -343,6 +366,9 @@ void Bench::prepare_updates(const std::vector<at::Tensor>& gradients) {
     updated_.push_back(i);
     weights_.push_back(leaves_[i]);
     next_weights_.push_back(at::empty_like(leaves_[i].detach()));
+    const auto copy = copies_.find(leaf_names_[i]);
+    weight_copies_.push_back(copy == copies_.end() ? at::Tensor() : copy->second);
+    next_copies_.push_back(copy == copies_.end() ? at::Tensor() : at::empty_like(copy->second));
     sums_.push_back(at::zeros_like(leaves_[i].detach()));
   }
   OptimizerSettings settings;
@@ -353,7 +379,7 @@ void Bench::prepare_updates(const std::vector<at::Tensor>& gradients) {
 void Bench::update_before_pass() {
   if (!rule_) return;
   const at::NoGradGuard no_grad;
-  rule_->step(weights_, sums_, 0, weights_);
+  rule_->step(weights_, sums_, 0, weights_, weight_copies_);
 }
 
 /// Node by node. `parameter_of` and `value_of` may replace what a node reads and what it made. Returns what
@@ -372,7 +398,8 @@ std::vector<at::Tensor> Bench::walk(Tensors arriving, const ParameterOf& paramet
     for (at::Tensor& parameter : parameters) parameter = parameter_of(parameter);
     around(i, true);
     std::vector<at::Tensor> made =
-        node.forward(std::move(inputs), parameters, pick(buffers_, node.buffers()), key());
+        node.forward(std::move(inputs), parameters, pick(buffers_, node.buffers()), key(),
+                     /*observer=*/nullptr, copies_for(node));
     around(i, false);
     for (size_t o = 0; o < made.size(); ++o) {
       const std::string& name = node.outputs()[o];

@@ -71,6 +71,8 @@ class Bench {
 
   size_t size() const { return singles_.size(); }
   bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
+  /// Of the copies in bfloat16 that an update writes. Known after a pass with one.
+  int64_t copied_bytes() const;
   /// Nodes are counted from the part's first.
   const Segment& single(size_t node) const { return singles_[node]; }
   /// Does the gradient flow into this value? Known after find_gradient_flow().
@@ -154,6 +156,8 @@ class Bench {
   };
 
   static std::vector<at::Tensor> pick(const Tensors& tensors, const std::vector<std::string>& names);
+  /// By the node's parameters, as Segment::forward() takes them.
+  std::vector<at::Tensor> copies_for(const Segment& node) const;
   RandomKey key() const { return {seed_, 0}; }
   void take_inputs(const std::vector<at::Tensor>& inputs, const CrossingValues& arriving);
   void make_weights(const Model& model);
@@ -191,11 +195,13 @@ class Bench {
   std::map<std::string, at::Tensor> gradients_;  // of the values that leave
   Tensors parameters_, buffers_;
   std::vector<at::Tensor> whole_parameters_, whole_buffers_;
+  Tensors copies_;  // in bfloat16, of the parameters that have one
   std::vector<at::Tensor> leaves_;
+  std::vector<std::string> leaf_names_;
   std::vector<bool> leaf_is_updated_;  // a tied parameter is, in the first part that reads it
   // Of those that have gradients: what is updated, room for it and for sums of gradients.
   std::vector<size_t> updated_;
-  std::vector<at::Tensor> weights_, next_weights_, sums_;
+  std::vector<at::Tensor> weights_, next_weights_, weight_copies_, next_copies_, sums_;
   std::unique_ptr<UpdateRule> rule_;
   std::set<std::string> trainable_, has_gradient_;
 };

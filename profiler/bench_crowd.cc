@@ -78,7 +78,7 @@ ReplicaPass Bench::time_replica(const std::function<double(double own_seconds)>&
   sum(sums_);
   const size_t update_begin = marks_.set();
   for (at::Tensor& gradient : sums_) gradient.div_(2.0);
-  rule_->step(weights_, sums_, 0, weights_);
+  rule_->step(weights_, sums_, 0, weights_, weight_copies_);
   const size_t end = marks_.set();
   marks_.wait();
   return {compute_seconds, marks_.between(update_begin, end).device_seconds};

@@ -145,7 +145,7 @@ std::optional<Bench::Allocated> Bench::allocated() {
     constexpr int64_t kBlock = 512;  // of LibTorch's allocator for CUDA
     own += (static_cast<int64_t>(tensor.nbytes()) + kBlock - 1) / kBlock * kBlock;
   };
-  for (const Tensors* tensors : {&parameters_, &buffers_, &values_, &gradients_})
+  for (const Tensors* tensors : {&parameters_, &copies_, &buffers_, &values_, &gradients_})
     for (const auto& [name, tensor] : *tensors) count(tensor);
   for (const Arriving& arriving : arriving_) count(arriving.bytes);
   pass_once(receive());

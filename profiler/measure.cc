@@ -209,6 +209,7 @@ class PartByPart {
       nodes.back().keeps = keeps[i];
     }
     add_whole(rounds);
+    profile_.whole.update->copied_bytes += static_cast<double>(bench->copied_bytes());
     report_part(nodes, rounds.whole());
     add_crowd(*bench, make_bench, nodes, rounds.repeats());
     const auto append = [](auto& all, auto& more) { all.insert(all.end(), more.begin(), more.end()); };

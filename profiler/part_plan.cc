@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/units.h"
+#include "models/run/device_passes.h"
 #include "models/run/operators.h"
 #include "profiler/parts.h"
 #include "profiler/pieces.h"
@@ -15,6 +16,8 @@ namespace {
 /// Of a trained parameter while it is measured: itself, its gradient, the next version, momentum, a sum of
 /// gradients.
 constexpr int64_t kWeightSets = 5;
+/// And its copies in bfloat16, of half as much each, where weights are cast once: itself, the next version.
+constexpr int64_t kCopySets = 1;
 
 /// As allocators of devices give it out; of the host's memory no more is counted than what is asked for.
 int64_t allocated(int64_t bytes, at::Device device) {
@@ -22,9 +25,10 @@ int64_t allocated(int64_t bytes, at::Device device) {
   return device.is_cpu() ? bytes : (bytes + kBlock - 1) / kBlock * kBlock;
 }
 
-int64_t measuring_bytes_of(const Parameter& parameter, at::Device device) {
+int64_t measuring_bytes_of(const Graph& graph, const Parameter& parameter, at::Device device) {
   const bool trains = parameter.trainable && dtype_is_floating(parameter.type.dtype);
-  return (trains ? kWeightSets : 1) * allocated(parameter.type.bytes(), device);
+  const int64_t copies = casts_weights_once(graph) ? kCopySets : 0;
+  return ((trains ? kWeightSets : 1) + copies) * allocated(parameter.type.bytes(), device);
 }
 
 int64_t bytes_of_values(const Graph& graph, size_t begin, size_t end, at::Device device) {
@@ -38,7 +42,7 @@ int64_t bytes_of_values(const Graph& graph, size_t begin, size_t end, at::Device
 /// By types, for the whole: each value, and as much again for what operators keep for themselves.
 int64_t rough_bytes(const Graph& graph, at::Device device) {
   int64_t bytes = 2 * bytes_of_values(graph, 0, graph.nodes.size(), device);
-  for (const Parameter& parameter : graph.parameters) bytes += measuring_bytes_of(parameter, device);
+  for (const Parameter& parameter : graph.parameters) bytes += measuring_bytes_of(graph, parameter, device);
   return bytes;
 }
 
@@ -58,7 +62,7 @@ class Trial {
         last_reader_(last_readers(graph_)) {
     for (const Parameter& parameter : graph_.parameters) {
       parameter_position_.emplace(parameter.name, sizes_.parameter_bytes.size());
-      sizes_.parameter_bytes.push_back(measuring_bytes_of(parameter, device_));
+      sizes_.parameter_bytes.push_back(measuring_bytes_of(graph_, parameter, device_));
     }
     for (const Buffer& buffer : graph_.buffers)
       buffer_bytes_[buffer.name] = allocated(buffer.type.bytes(), device_);

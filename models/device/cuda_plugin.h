@@ -43,6 +43,7 @@ struct StepTensor {
   at::Tensor next;
   at::Tensor first;   ///< velocity, or first moment; changed in place
   at::Tensor second;  ///< second moment; changed in place
+  at::Tensor copy;    ///< of weights in float, or undefined: in bfloat16, becomes `next`
   int32_t index = 0;  ///< the caller's number of it, for StepFinds::not_finite
 };
 
@@ -73,7 +74,7 @@ struct LayerNorm {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 8;
+constexpr int kCudaPluginInterface = 9;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -92,7 +93,7 @@ class CudaPlugin {
   /// Whether this build has kernels of its own (it was made with nvcc). Without, the six calls below throw.
   virtual bool has_kernels() = 0;
   /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
-  /// for each 512 tensors), in the order of the current stream. The arithmetic is that of
+  /// for each 500 tensors), in the order of the current stream. The arithmetic is that of
   /// models/device/step_arithmetic.h; so are the bits. Factors are rounded to what is computed in.
   virtual void sgd_step(const std::vector<StepTensor>& tensors, const SgdFactors<double>& factors,
                         Momentum momentum, bool decay, const StepFinds& finds) = 0;

@@ -34,6 +34,7 @@ constexpr const char* kAlignedProducts = "aligned-products";
 constexpr const char* kContiguousOperands = "contiguous-operands";
 constexpr const char* kFusedCrossEntropy = "fused-cross-entropy";
 constexpr const char* kTwoStageLayerNorm = "two-stage-layer-norm";
+constexpr const char* kWeightsCastOnce = "weights-cast-once";
 
 constexpr int64_t kAlignment = 8;                   // numbers of 16 bits in what is read at once
 constexpr int64_t kManyNumbers = int64_t{1} << 20;  // of a weight: the copy costs less than it wins
@@ -201,8 +202,8 @@ std::optional<std::string> why_in_order(const Graph& graph) {
 }  // namespace
 
 const std::vector<std::string>& known_device_passes() {
-  static const std::vector<std::string> known = {kChannelsLast, kAlignedProducts, kContiguousOperands,
-                                                 kFusedCrossEntropy, kTwoStageLayerNorm};
+  static const std::vector<std::string> known = {kChannelsLast,      kAlignedProducts,   kContiguousOperands,
+                                                 kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce};
   return known;
 }
 
@@ -215,7 +216,7 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     graph.device_passes.insert(kChannelsLast);
     if (precision == "bfloat16")
       graph.device_passes.insert(
-          {kAlignedProducts, kContiguousOperands, kFusedCrossEntropy, kTwoStageLayerNorm});
+          {kAlignedProducts, kContiguousOperands, kFusedCrossEntropy, kTwoStageLayerNorm, kWeightsCastOnce});
     if (why_in_order(graph))
       for (const char* const pass : {kChannelsLast, kContiguousOperands}) graph.device_passes.erase(pass);
     return graph;
@@ -235,6 +236,22 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
     graph.device_passes.insert(name);
   }
   return graph;
+}
+
+bool casts_weights_once(const Graph& graph) {
+  return graph.autocast && graph.device_passes.count(kWeightsCastOnce) > 0;
+}
+
+bool reads_copies(const Graph& graph, const Node& node, at::Device device) {
+  if (!casts_weights_once(graph) || !node.autocast.empty()) return false;
+  // Autocast has a kernel for each operator of its lists. One that reads a float32 weight and gives bfloat16
+  // is of the list that casts to that: others cast to float32, or to the widest that they read.
+  const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device.type());
+  if (!find_operator(node).hasKernelForDispatchKey(key)) return false;
+  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& output) {
+    const auto made = graph.autocast->find(output);
+    return made != graph.autocast->end() && made->second == "bfloat16";
+  });
 }
 
 const Storages& OperatorsByPasses::storages() {

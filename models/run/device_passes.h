@@ -26,6 +26,8 @@ namespace pipewright {
 /// reads scores where they lie, bfloat16 ones too, and makes no copy of them (models/run/cross_entropy.h).
 /// "two-stage-layer-norm": a layer norm adds the gradients of its weight and bias over chunks of rows side by
 /// side, and then over the chunks (models/run/layer_norm.h).
+/// "weights-cast-once": where autocast would cast a weight to bfloat16 at every read, a copy of it is read
+/// that was made once for that version of the weights (Segment::copied()), with the same bits.
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
@@ -35,6 +37,12 @@ const std::vector<std::string>& known_device_passes();
 /// these two for such a graph.
 Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
                          at::Device device);
+
+/// Whether "weights-cast-once" has something to do: the graph runs under autocast.
+bool casts_weights_once(const Graph& graph);
+/// Is what the node's operator reads of float32 weights their copy then? Where autocast casts all that it
+/// reads.
+bool reads_copies(const Graph& graph, const Node& node, at::Device device);
 
 /// What nodes run instead of their operators by the passes of a graph, which is borrowed and must not change:
 /// operators with the same arguments, by name.

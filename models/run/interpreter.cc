@@ -31,6 +31,7 @@ const std::vector<std::string>& Segment::inputs() const { return implementation_
 const std::vector<std::string>& Segment::parameters() const { return implementation_->steps.parameters; }
 const std::vector<std::string>& Segment::buffers() const { return implementation_->steps.buffers; }
 const std::vector<std::string>& Segment::outputs() const { return implementation_->steps.outputs; }
+const std::vector<size_t>& Segment::copied() const { return implementation_->steps.copied; }
 const std::string& Segment::label(size_t position) const {
   return implementation_->steps.steps.at(position).label;
 }
@@ -45,10 +46,11 @@ uint64_t Segment::seed_of(size_t i, RandomKey key) const {
 std::vector<at::Tensor> Segment::forward(std::vector<at::Tensor> inputs,
                                          const std::vector<at::Tensor>& parameters,
                                          const std::vector<at::Tensor>& buffers, RandomKey key,
-                                         const NodeObserver* observer) const {
+                                         const NodeObserver* observer,
+                                         const std::vector<at::Tensor>& copies) const {
   const SegmentSteps& steps = implementation_->steps;
   std::vector<at::Tensor>& constants = implementation_->constants;
-  SegmentRun run(steps, std::move(inputs), parameters, buffers, key, observer, constants);
+  SegmentRun run(steps, std::move(inputs), parameters, buffers, key, observer, copies, constants);
   run.run();
   if (constants.empty()) constants = run.values_in(steps.constant_slots);
   return run.values_in(steps.output_slots);

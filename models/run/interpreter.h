@@ -77,6 +77,10 @@ class Segment {
   const std::vector<std::string>& parameters() const;
   const std::vector<std::string>& buffers() const;
   const std::vector<std::string>& outputs() const;
+  /// Positions in parameters() of those of which a node reads the bfloat16 copy, if there is one, ascending:
+  /// none without the device pass "weights-cast-once" (models/run/device_passes.h). A node that wants the
+  /// weight itself reads that.
+  const std::vector<size_t>& copied() const;
   /// For messages: "node 'conv1' (features.0, aten::conv2d)".
   const std::string& label(size_t position) const;
 
@@ -88,10 +92,13 @@ class Segment {
   const std::vector<at::Tensor>& constants() const;
 
   /// One tensor per inputs(), parameters(), buffers(), in their order; returns one per outputs(). Runs under
-  /// the caller's grad mode. RunError names the node and its layer if an operator fails.
+  /// the caller's grad mode. `copies`: none, or one per parameters(): the same numbers in bfloat16, or
+  /// undefined, where autocast then casts the weight at each read, as ever; the bits, also of gradients, are
+  /// the same. RunError names the node and its layer if an operator fails.
   std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs, const std::vector<at::Tensor>& parameters,
                                   const std::vector<at::Tensor>& buffers, RandomKey key,
-                                  const NodeObserver* observer = nullptr) const;
+                                  const NodeObserver* observer = nullptr,
+                                  const std::vector<at::Tensor>& copies = {}) const;
 
  private:
   struct Implementation;

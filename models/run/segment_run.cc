@@ -15,6 +15,7 @@
 #include "graph/printable.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/random_key.h"
+#include "models/run/weight_copies.h"
 
 namespace pipewright {
 namespace {
@@ -118,17 +119,20 @@ uint64_t seed_of(const SegmentStep& step, RandomKey key) {
 
 SegmentRun::SegmentRun(const SegmentSteps& steps, std::vector<at::Tensor> inputs,
                        const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& buffers,
-                       RandomKey key, const NodeObserver* observer, const std::vector<at::Tensor>& constants)
+                       RandomKey key, const NodeObserver* observer, const std::vector<at::Tensor>& copies,
+                       const std::vector<at::Tensor>& constants)
     : steps_(steps),
       parameters_(parameters),
       buffers_(buffers),
       key_(key),
       observer_(observer),
+      copies_(copies),
       folded_(!constants.empty()),
       values_(std::move(inputs)) {
   PW_CHECK_EQ(values_.size(), steps.inputs.size());
   PW_CHECK_EQ(parameters.size(), steps.parameters.size());
   PW_CHECK_EQ(buffers.size(), steps.buffers.size());
+  if (!copies.empty()) PW_CHECK_EQ(copies.size(), parameters.size());
   values_.resize(steps.value_count);
   stack_.reserve(steps.deepest_stack);
   for (size_t i = 0; i < constants.size(); ++i) values_[steps.constant_slots[i]] = constants[i];
@@ -213,6 +217,10 @@ at::Tensor SegmentRun::take(const StepInput& source) {
   switch (source.kind) {
     case StepInput::Kind::kValue:
       return source.last ? std::move(values_[source.index]) : values_[source.index];
+    case StepInput::Kind::kCopied:
+      if (!copies_.empty() && copies_[source.index].defined())
+        return read_from_copy(parameters_[source.index], copies_[source.index]);
+      [[fallthrough]];
     case StepInput::Kind::kParameter:
       return parameters_[source.index];
     case StepInput::Kind::kBuffer:

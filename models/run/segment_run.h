@@ -21,7 +21,8 @@ class SegmentRun {
   /// earlier run has left in constant_slots; empty: this is the first.
   SegmentRun(const SegmentSteps& steps, std::vector<at::Tensor> inputs,
              const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& buffers, RandomKey key,
-             const NodeObserver* observer, const std::vector<at::Tensor>& constants);
+             const NodeObserver* observer, const std::vector<at::Tensor>& copies,
+             const std::vector<at::Tensor>& constants);
 
   void run();
   /// After it: what lies in these slots.
@@ -46,6 +47,7 @@ class SegmentRun {
   const std::vector<at::Tensor>& buffers_;
   const RandomKey key_;
   const NodeObserver* const observer_;
+  const std::vector<at::Tensor>& copies_;
   const bool folded_;  // the constants are there
   std::vector<at::Tensor> values_;
   c10::Stack stack_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -111,6 +112,7 @@ class Preparation {
     give_slots();
     const std::vector<bool> kept = keep_constants();
     for (size_t i = 0; i < made_.nodes.size(); ++i) find_sources(i);
+    made_.copied.assign(copied_.begin(), copied_.end());
     find_last_readers(kept);
     return std::move(made_);
   }
@@ -211,18 +213,22 @@ class Preparation {
 
   void find_sources(size_t i) {
     SegmentStep& step = made_.steps[i];
+    const bool copies = reads_copies(graph_, node(i), made_.device);
     step.stack = std::move(prepared_[i].stack);
     made_.deepest_stack = std::max(made_.deepest_stack, step.stack.size());
     for (const auto& place : prepared_[i].places) {
       StackFill fill{place.kind, place.position, {}};
-      for (const auto& name : place.names) fill.sources.push_back(source_of(name));
+      for (const auto& name : place.names) fill.sources.push_back(source_of(name, copies));
       step.fills.push_back(std::move(fill));
     }
   }
 
-  StepInput source_of(const std::string& name) const {
-    if (const auto p = parameter_slots_.find(name); p != parameter_slots_.end())
-      return {StepInput::Kind::kParameter, false, p->second};
+  StepInput source_of(const std::string& name, bool copies) {
+    if (const auto p = parameter_slots_.find(name); p != parameter_slots_.end()) {
+      copies = copies && graph_.parameters[order_.parameters.at(name)].type.dtype == "float32";
+      if (copies) copied_.insert(p->second);
+      return {copies ? StepInput::Kind::kCopied : StepInput::Kind::kParameter, false, p->second};
+    }
     if (const auto b = buffer_slots_.find(name); b != buffer_slots_.end())
       return {StepInput::Kind::kBuffer, false, b->second};
     if (const auto v = slots_.find(name); v != slots_.end())
@@ -254,6 +260,7 @@ class Preparation {
   std::unordered_set<std::string> inside_;                       // values that the segment's nodes make
   std::map<size_t, std::string> inputs_, parameters_, buffers_;  // from outside, by their place in the graph
   Slots slots_, parameter_slots_, buffer_slots_;
+  std::set<uint32_t> copied_;  // slots of parameters
 };
 
 }  // namespace

@@ -21,7 +21,8 @@ namespace pipewright {
 
 /// Where a tensor argument comes from at run time.
 struct StepInput {
-  enum class Kind : uint8_t { kValue, kParameter, kBuffer, kNone } kind = Kind::kNone;
+  /// kCopied: a parameter of which the operator reads the bfloat16 copy, if there is one.
+  enum class Kind : uint8_t { kValue, kParameter, kCopied, kBuffer, kNone } kind = Kind::kNone;
   bool last = false;  ///< of a value: nobody reads it afterwards, it may be moved out
   uint32_t index = 0;
 };
@@ -66,6 +67,7 @@ struct SegmentSteps {
   std::vector<std::string> inputs, parameters, buffers, outputs;
   std::vector<SegmentStep> steps;  ///< by `nodes`
   std::vector<size_t> random;      ///< positions of the steps that draw
+  std::vector<size_t> copied;      ///< positions in `parameters` that a step reads as kCopied, ascending
   size_t value_count = 0;          ///< slots
   std::vector<uint32_t> output_slots;
   std::vector<uint32_t> constant_slots;  ///< made by constant steps, read by others or handed out

@@ -1,5 +1,7 @@
 #include "optimizer/cost/stage_memory.h"
 
+#include <cmath>
+
 #include "graph/data_workers.h"
 #include "graph/limits.h"
 
@@ -7,6 +9,12 @@ namespace pipewright {
 namespace {
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// What copies in bfloat16 take of so many bytes of weights: as much of them as of all trainable ones.
+int64_t copied_bytes(int64_t weights, const CostInputs& inputs) {
+  return std::llround(static_cast<double>(weights) *
+                      (inputs.update.parts.copied_bytes / inputs.update.bytes));
+}
 
 }  // namespace
 
@@ -97,8 +105,9 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   const int64_t beside =
       std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));
   StageMemory memory;
-  memory.weights_bytes = load.parameter_bytes + load.buffer_bytes;
-  memory.versions_bytes = further_versions(in_flight, inputs) * weights;
+  memory.weights_bytes =
+      load.parameter_bytes + copied_bytes(load.parameter_bytes, inputs) + load.buffer_bytes;
+  memory.versions_bytes = further_versions(in_flight, inputs) * (weights + copied_bytes(weights, inputs));
   memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;

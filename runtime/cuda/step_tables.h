@@ -21,6 +21,14 @@ void for_each_step_table(const std::vector<StepTensor>& tensors, const Launch& l
              "tensor " << all.index << " of a step: arrays of one size, dtype and device are expected");
     return tensor.data_ptr<S>();
   };
+  const auto copy_of = [](const StepTensor& all) -> c10::BFloat16* {
+    if (!all.copy.defined()) return nullptr;
+    constexpr bool kFloats = std::is_same_v<S, float>;
+    PW_CHECK(kFloats && all.copy.is_contiguous() && all.copy.numel() == all.old.numel() &&
+                 all.copy.device() == all.old.device(),
+             "tensor " << all.index << " of a step: a copy of floats, and of their size, is expected");
+    return all.copy.data_ptr<c10::BFloat16>();
+  };
   StepTable<S> table;
   const auto launch_and_clear = [&] {
     if (table.chunks.count() > 0) launch(table);
@@ -34,6 +42,7 @@ void for_each_step_table(const std::vector<StepTensor>& tensors, const Launch& l
     const auto i = static_cast<size_t>(table.chunks.tensors - 1);
     table.arrays[i] = {array(tensor.old, tensor), array(tensor.gradient, tensor), array(tensor.next, tensor),
                        array(tensor.first, tensor), array(tensor.second, tensor)};
+    table.copies[i] = copy_of(tensor);
     table.index[i] = tensor.index;
     table.not_finite = nullptr;
     table.square_sums = nullptr;

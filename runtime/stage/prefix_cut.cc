@@ -181,6 +181,7 @@ std::shared_ptr<const WeightVersion> PrefixCut::version_behind(const WeightVersi
   auto version = std::make_shared<WeightVersion>();
   version->number = whole.number;
   version->weights = picked(behind_->parameters(), parameters_, whole.weights);
+  if (!whole.copies.empty()) version->copies = picked(behind_->parameters(), parameters_, whole.copies);
   return version;
 }
 

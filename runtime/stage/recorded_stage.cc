@@ -25,6 +25,7 @@ namespace {
 // of a step's reach, for ever. New leaves also begin their part of autograd on the stream of the recording.
 at::Tensor borrow(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
+  if (!tensor.defined()) return tensor;
   if (tensor.numel() == 0) return tensor.detach().clone().requires_grad_(tensor.requires_grad());
   return at::from_blob(
              tensor.data_ptr(), tensor.sizes(), tensor.strides(), [](void*) {}, tensor.options(),
@@ -89,7 +90,7 @@ struct RecordedStage::Position {
 };
 
 struct RecordedStage::Place {
-  std::vector<const void*> addresses;  ///< of weights and buffers
+  std::vector<const void*> addresses;  ///< of weights, their copies and buffers
   std::vector<std::unique_ptr<Position>> positions;
 };
 
@@ -159,8 +160,9 @@ std::string RecordedStage::obstacle() const {
 RecordedStage::Place* RecordedStage::place_of(const WeightVersion& version,
                                               const std::vector<at::Tensor>& buffers) {
   std::vector<const void*> addresses;
-  for (const auto* tensors : {&version.weights, &buffers})
-    for (const at::Tensor& tensor : *tensors) addresses.push_back(tensor.const_data_ptr());
+  for (const auto* tensors : {&version.weights, &version.copies, &buffers})
+    for (const at::Tensor& tensor : *tensors)
+      addresses.push_back(tensor.defined() ? tensor.const_data_ptr() : nullptr);
   const auto place = std::find_if(places_.begin(), places_.end(),
                                   [&](const auto& known) { return known->addresses == addresses; });
   if (place != places_.end()) return place->get();
@@ -183,8 +185,8 @@ void RecordedStage::seed(int64_t minibatch) {
 
 Pass RecordedStage::record_forward(Position& position, const WeightVersion& version,
                                    const std::vector<at::Tensor>& buffers) {
-  const auto weights =
-      std::make_shared<const WeightVersion>(WeightVersion{version.number, borrow(version.weights)});
+  const auto weights = std::make_shared<const WeightVersion>(
+      WeightVersion{version.number, borrow(version.weights), borrow(version.copies)});
   const std::vector<at::Tensor> places = borrow(buffers);
   Pass pass;
   position.forward = position.graphs->record(

@@ -182,6 +182,10 @@ std::vector<at::Tensor> StageProgram::Part::weights_of(const WeightVersion& vers
   return picked(version.weights, parameters);
 }
 
+std::vector<at::Tensor> StageProgram::Part::copies_of(const WeightVersion& version) const {
+  return version.copies.empty() ? version.copies : picked(version.copies, parameters);
+}
+
 std::vector<at::Tensor> StageProgram::Part::buffers_of(const std::vector<at::Tensor>& all) const {
   return picked(all, buffers);
 }
@@ -232,14 +236,16 @@ void StageProgram::run(Pass& pass, std::vector<at::Tensor> received, std::vector
     return take_outputs(pass, run_parts(pass, std::move(values), buffers));
   std::vector<at::Tensor> inputs = inputs_of(segment_, values);
   values.clear();
-  take_outputs(pass, segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer));
+  take_outputs(pass, segment_.forward(std::move(inputs), pass.version->weights, buffers, pass.key, observer,
+                                      pass.version->copies));
 }
 
 std::vector<at::Tensor> StageProgram::run_parts(Pass& pass, std::map<std::string, at::Tensor> values,
                                                 const std::vector<at::Tensor>& buffers) const {
   const auto made = first_part_->segment.forward(inputs_of(first_part_->segment, values),
                                                  first_part_->weights_of(*pass.version),
-                                                 first_part_->buffers_of(buffers), pass.key);
+                                                 first_part_->buffers_of(buffers), pass.key,
+                                                 /*observer=*/nullptr, first_part_->copies_of(*pass.version));
   for (size_t i = 0; i < made.size(); ++i) values[first_part_->segment.outputs()[i]] = made[i];
   pass.between = inputs_of(second_part_->segment, values);
   values.clear();
@@ -249,7 +255,8 @@ std::vector<at::Tensor> StageProgram::run_parts(Pass& pass, std::map<std::string
 std::vector<at::Tensor> StageProgram::run_second_part(const Pass& pass,
                                                       const std::vector<at::Tensor>& buffers) const {
   return second_part_->segment.forward(pass.between, second_part_->weights_of(*pass.version), buffers,
-                                       pass.key);
+                                       pass.key, /*observer=*/nullptr,
+                                       second_part_->copies_of(*pass.version));
 }
 
 void StageProgram::take_outputs(Pass& pass, std::vector<at::Tensor> outputs) const {

@@ -153,6 +153,7 @@ class StageProgram {
     Part(const Graph& graph, const std::vector<size_t>& nodes, std::vector<std::string> outputs,
          const Segment& whole, const StageProgramOptions& options);
     std::vector<at::Tensor> weights_of(const WeightVersion& version) const;
+    std::vector<at::Tensor> copies_of(const WeightVersion& version) const;
     /// Of those that the whole stage reads.
     std::vector<at::Tensor> buffers_of(const std::vector<at::Tensor>& all) const;
 

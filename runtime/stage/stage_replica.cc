@@ -103,7 +103,7 @@ StageReplica::StageReplica(const Graph& graph, const Plan& plan, const PipelineS
                options_of(graph, plan, stage, rules.device)),
       counted_(first_held(program_, plan, stage)),
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
-      versions_(plan.schedule, shape, stage, place, program_.trainable()),
+      versions_(plan.schedule, shape, stage, place, program_.trainable(), program_.segment().copied()),
       averaged_buffers_(averaged_buffers_of(graph, program_, plan.frozen_layers)),
       update_rule_(update_rule_of(program_, rules.optimizer)) {}
 
@@ -296,12 +296,20 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     guard_.look_at_norm(square_sum, round_gradients(), first, last);
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
-  std::vector<at::Tensor> room = versions_.all().room(program_.trainable());
-  std::vector<at::Tensor> stepped = update_rule_->step(versions_.latest_trainable(), round_gradients(),
-                                                       learning_rate(round), std::move(room));
+  WeightVersions::Room room = versions_.room();
+  std::vector<at::Tensor> stepped =
+      update_rule_->step(versions_.latest_trainable(), round_gradients(), learning_rate(round),
+                         std::move(room.weights), room.copies);
   round_->clear();
   guard_.look_at_update(*update_rule_, first, last);
-  versions_.publish(std::move(stepped));
+  versions_.publish(std::move(stepped), std::move(room.copies));
+}
+
+void StageReplica::set_trained_weights(const std::function<at::Tensor(size_t)>& numbers) {
+  const at::NoGradGuard no_grad;
+  const std::vector<size_t>& trainable = program_.trainable();
+  for (size_t i = 0; i < trainable.size(); ++i) weights()[trainable[i]].detach().copy_(numbers(i));
+  versions_.changed();
 }
 
 StageReplica::Forwarded StageReplica::evaluate(const StageProgram& program, int64_t k,

@@ -3,6 +3,7 @@
 // turns and rounds are those of the stage's pipeline (runtime/schedule/pipeline_span.h).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -139,6 +140,10 @@ class StageReplica {
   /// are). `square_sum` of the gradients that are clipped together, on any device. NumericalError if one is
   /// not finite (rules.nan_guard).
   void update(int64_t round, const at::Tensor& square_sum = {});
+
+  /// The trained weights of the newest version, by trainable(), become these, in place. Nobody may have read
+  /// it yet.
+  void set_trained_weights(const std::function<at::Tensor(size_t trainable)>& numbers);
 
   /// Forward only, of evaluation's `program`, with the latest weights; leaves weights and buffers alone.
   Forwarded evaluate(const StageProgram& program, int64_t k, std::vector<at::Tensor> received,

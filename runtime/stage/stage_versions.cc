@@ -7,13 +7,14 @@
 namespace pipewright {
 
 StageVersions::StageVersions(std::string schedule, PipelineShape shape, int64_t stage, int64_t place,
-                             std::vector<size_t> trainable)
+                             std::vector<size_t> trainable, std::vector<size_t> copied)
     : schedule_(std::move(schedule)),
       shape_(std::move(shape)),
       stage_(stage),
       place_(place),
       turns_(shape_, stage),
-      trainable_(std::move(trainable)) {}
+      trainable_(std::move(trainable)),
+      copied_(std::move(copied)) {}
 
 void StageVersions::keep_places() {
   keeps_places_ = true;
@@ -22,7 +23,7 @@ void StageVersions::keep_places() {
 
 void StageVersions::restore(std::vector<at::Tensor> weights, int64_t updates, Older older) {
   for (const size_t i : trainable_) weights[i].requires_grad_(true);
-  versions_ = std::make_unique<WeightVersions>(std::move(weights), updates);
+  versions_ = std::make_unique<WeightVersions>(std::move(weights), updates, copied_);
   if (keeps_places_) versions_->keep_places();
   for (auto& [number, trainable] : older) {
     PW_CHECK_EQ(trainable.size(), trainable_.size());
@@ -51,10 +52,13 @@ std::vector<at::Tensor> StageVersions::latest_trainable() const {
   return trainable;
 }
 
-void StageVersions::publish(std::vector<at::Tensor> trainable) {
-  std::vector<at::Tensor> next = latest();
-  for (size_t i = 0; i < trainable.size(); ++i) next[trainable_[i]] = std::move(trainable[i]);
-  versions_->publish(std::move(next));
+void StageVersions::publish(std::vector<at::Tensor> trainable, std::vector<at::Tensor> copies) {
+  WeightVersion next = *versions_->latest();
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    next.weights[trainable_[i]] = std::move(trainable[i]);
+    if (copies[i].defined()) next.copies[trainable_[i]] = std::move(copies[i]);
+  }
+  versions_->publish(std::move(next.weights), std::move(next.copies));
 }
 
 StageVersions::Version StageVersions::read(int64_t minibatch) {

@@ -24,9 +24,10 @@ class StageVersions {
   using Version = std::shared_ptr<const WeightVersion>;
 
   /// Of replica `place` of a stage in its pipeline, which has this schedule and shape. `trainable`: positions
-  /// in a version's weights. There is no version before the first restore().
+  /// in a version's weights; `copied`: as WeightVersions has it. There is no version before the first
+  /// restore().
   StageVersions(std::string schedule, PipelineShape shape, int64_t stage, int64_t place,
-                std::vector<size_t> trainable);
+                std::vector<size_t> trainable, std::vector<size_t> copied = {});
 
   /// From now on, also after a restore(): WeightVersions::keep_places().
   void keep_places();
@@ -37,14 +38,17 @@ class StageVersions {
   /// The next span; the pipeline was last empty before minibatch `began`.
   void begin(const Span& span, int64_t began);
 
-  WeightVersions& all() { return *versions_; }
   const WeightVersions& all() const { return *versions_; }
   const std::vector<at::Tensor>& latest() const { return versions_->latest()->weights; }
   std::vector<at::Tensor> latest_trainable() const;
   /// Made in the span under way, or the last one.
   int64_t updates_of_span() const { return versions_->updates() - first_version_; }
-  /// Makes the next version: the latest, but for its trainable weights.
-  void publish(std::vector<at::Tensor> trainable);
+  /// Where the trainable weights of the next version, and their copies, can be written.
+  WeightVersions::Room room() { return versions_->room(trainable_); }
+  /// Makes the next version: the latest, but for its trainable weights and their copies.
+  void publish(std::vector<at::Tensor> trainable, std::vector<at::Tensor> copies);
+  /// WeightVersions::changed()
+  void changed() { versions_->changed(); }
 
   /// For the forward of a minibatch of the span, once. Hold it until its backward has ended.
   Version read(int64_t minibatch);
@@ -61,7 +65,7 @@ class StageVersions {
   const PipelineShape shape_;
   const int64_t stage_, place_;
   const StageTurns turns_;
-  const std::vector<size_t> trainable_;
+  const std::vector<size_t> trainable_, copied_;
   bool keeps_places_ = false;
   std::unique_ptr<WeightVersions> versions_;
   Older restored_;                      // for the next span: all weights of each version

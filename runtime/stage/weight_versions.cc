@@ -1,47 +1,85 @@
 #include "runtime/stage/weight_versions.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
+#include "models/run/weight_copies.h"
 #include "runtime/update/ownership.h"
 
 namespace pipewright {
+namespace {
 
-WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number) {
-  for (const at::Tensor& weight : first) count_memory_as(weight, MemoryPurpose::kWeights);
-  latest_ = make(number, std::move(first));
+void count_as(MemoryPurpose purpose, const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& tensor : tensors)
+    if (tensor.defined()) count_memory_as(tensor, purpose);
+}
+
+// Of the weights `which`.
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& weights, const std::vector<size_t>& which,
+                                  MemoryPurpose purpose) {
+  if (which.empty()) return {};
+  const MemoryScope scope(purpose);
+  std::vector<at::Tensor> copies(weights.size());
+  for (const size_t i : which) copies[i] = room_for_copy(weights[i]);
+  cast_to_copies(weights, copies);
+  return copies;
+}
+
+// What nobody else holds of a version that dies.
+void leave(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& places) {
+  places.resize(tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (unshared(tensors[i])) places[i] = std::move(tensors[i]);
+}
+
+}  // namespace
+
+WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number, std::vector<size_t> copied)
+    : copied_(std::move(copied)) {
+  count_as(MemoryPurpose::kWeights, first);
+  auto copies = copies_of(first, copied_, MemoryPurpose::kWeights);
+  latest_ = make(number, std::move(first), std::move(copies));
   peak_live_ = 1;
 }
 
-std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::vector<at::Tensor> weights) {
+std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::vector<at::Tensor> weights,
+                                                          std::vector<at::Tensor> copies) {
   ++books_->live;
   const auto bury = [books = books_](WeightVersion* version) {
     --books->live;
-    if (!books->keeps_places) books->spare.clear();
-    books->spare.resize(version->weights.size());
-    for (size_t i = 0; i < version->weights.size(); ++i)
-      if (unshared(version->weights[i])) books->spare[i] = std::move(version->weights[i]);
+    if (!books->keeps_places) books->spare = {};
+    leave(version->weights, books->spare.weights);
+    leave(version->copies, books->spare.copies);
     delete version;
   };
-  return std::shared_ptr<const WeightVersion>(new WeightVersion{number, std::move(weights)}, bury);
+  return std::shared_ptr<const WeightVersion>(
+      new WeightVersion{number, std::move(weights), std::move(copies)}, bury);
 }
 
-std::vector<at::Tensor> WeightVersions::room(const std::vector<size_t>& which) {
-  const std::vector<at::Tensor>& latest = latest_->weights;
+WeightVersions::Room WeightVersions::room(const std::vector<size_t>& which) {
+  const std::vector<at::Tensor>&latest = latest_->weights, &copies = latest_->copies;
+  const auto has_copy = [&](size_t i) { return !copies.empty() && copies[i].defined(); };
   const bool over = latest_.use_count() == 1 && readers_.count(latest_->number) == 0 &&
-                    std::all_of(which.begin(), which.end(), [&](size_t i) { return unshared(latest[i]); });
-  std::vector<at::Tensor> room;
+                    std::all_of(which.begin(), which.end(), [&](size_t i) {
+                      return unshared(latest[i]) && (!has_copy(i) || unshared(copies[i]));
+                    });
+  const auto place = [over](const std::vector<at::Tensor>& own, std::vector<at::Tensor>& spare, size_t i) {
+    if (over) return own[i];
+    if (i < spare.size() && unshared(spare[i])) return std::move(spare[i]);
+    return at::Tensor();
+  };
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  Room room;
   for (const size_t i : which) {
-    if (over) {
-      room.push_back(latest[i]);
-    } else if (i < books_->spare.size() && unshared(books_->spare[i])) {
-      room.push_back(std::move(books_->spare[i]));
-    } else {
-      room.emplace_back();
-    }
+    room.weights.push_back(place(latest, books_->spare.weights, i));
+    room.copies.emplace_back();
+    if (!has_copy(i)) continue;
+    room.copies.back() = place(copies, books_->spare.copies, i);
+    if (!room.copies.back().defined()) room.copies.back() = room_for_copy(latest[i]);
   }
-  if (!(over && books_->keeps_places)) books_->spare.clear();
+  if (!(over && books_->keeps_places)) books_->spare = {};
   return room;
 }
 
@@ -52,8 +90,9 @@ void WeightVersions::expect(std::map<int64_t, int64_t> readers,
   for (auto& [number, weights] : older) {
     PW_CHECK_LT(number, latest_->number);
     if (readers_.count(number) == 0) continue;
-    for (const at::Tensor& weight : weights) count_memory_as(weight, MemoryPurpose::kVersions);
-    kept_for_[number] = make(number, std::move(weights));
+    count_as(MemoryPurpose::kVersions, weights);
+    auto copies = copies_of(weights, copied_, MemoryPurpose::kVersions);
+    kept_for_[number] = make(number, std::move(weights), std::move(copies));
   }
   peak_live_ = std::max(peak_live_, books_->live);
 }
@@ -78,22 +117,26 @@ std::shared_ptr<const WeightVersion> WeightVersions::read(int64_t number) {
 void WeightVersions::replace(std::vector<at::Tensor> weights, int64_t number) {
   readers_.clear();
   kept_for_.clear();
-  for (const at::Tensor& weight : weights) count_memory_as(weight, MemoryPurpose::kWeights);
-  latest_ = make(number, std::move(weights));
-  books_->spare.clear();
+  count_as(MemoryPurpose::kWeights, weights);
+  auto copies = copies_of(weights, copied_, MemoryPurpose::kWeights);
+  latest_ = make(number, std::move(weights), std::move(copies));
+  books_->spare = {};
 }
 
-void WeightVersions::publish(std::vector<at::Tensor> weights) {
-  auto next = make(latest_->number + 1, std::move(weights));
+void WeightVersions::publish(std::vector<at::Tensor> weights, std::vector<at::Tensor> copies) {
+  auto next = make(latest_->number + 1, std::move(weights), std::move(copies));
   if (readers_.count(latest_->number) != 0) kept_for_.emplace(latest_->number, latest_);
   latest_ = std::move(next);
   // Versions take turns with their memory: what the only one has is that of the weights.
   if (books_->live == 1) {
-    for (const at::Tensor& weight : latest_->weights) count_memory_as(weight, MemoryPurpose::kWeights);
+    count_as(MemoryPurpose::kWeights, latest_->weights);
+    count_as(MemoryPurpose::kWeights, latest_->copies);
   }
   // Counted after the old latest has gone, unless somebody holds it: while a step runs, the version it
   // makes is neither read nor stashed yet (docs/semantics.md).
   peak_live_ = std::max(peak_live_, books_->live);
 }
+
+void WeightVersions::changed() { cast_to_copies(latest_->weights, latest_->copies); }
 
 }  // namespace pipewright

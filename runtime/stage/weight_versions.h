@@ -17,13 +17,17 @@ namespace pipewright {
 struct WeightVersion {
   int64_t number = 0;               ///< updates that went into it
   std::vector<at::Tensor> weights;  ///< leaves, in the order of StageProgram::parameters()
+  /// As many, or none: the weights in bfloat16 (models/run/weight_copies.h), undefined but for those that are
+  /// asked for.
+  std::vector<at::Tensor> copies = {};
 };
 
 /// Versions are counted per stage and rank; one thread.
 class WeightVersions {
  public:
-  /// `number`: updates that went into the first version.
-  explicit WeightVersions(std::vector<at::Tensor> first, int64_t number = 0);
+  /// `number`: updates that went into the first version. `copied`: positions of the weights of which every
+  /// version has a copy.
+  explicit WeightVersions(std::vector<at::Tensor> first, int64_t number = 0, std::vector<size_t> copied = {});
 
   std::shared_ptr<const WeightVersion> latest() const { return latest_; }
   /// How many forwards will read each version from now on, by version number. A version that is no longer the
@@ -34,32 +38,41 @@ class WeightVersions {
   std::shared_ptr<const WeightVersion> find(int64_t number) const;
   /// For a forward that expect() announced. Hold it until the backward of that minibatch has ended.
   std::shared_ptr<const WeightVersion> read(int64_t number);
+  struct Room {
+    std::vector<at::Tensor> weights;
+    std::vector<at::Tensor> copies;  ///< to be written too, where they are defined
+  };
   /// Where the next version's weights `which` (positions) can be written, so that no memory comes and goes
   /// with every update: the latest version's own tensors if nobody holds or will read them (then it is over
-  /// once they are written), else those of a version that has died, else undefined ones.
-  std::vector<at::Tensor> room(const std::vector<size_t>& which);
+  /// once they are written), else those of a version that has died, else undefined ones. Copies have a place
+  /// in every case.
+  Room room(const std::vector<size_t>& which);
   /// From now on the memory of a dead version is kept for the next update even where the latest one is
   /// changed in place: versions then take turns with as many places as there ever were of them at a time, and
   /// lie nowhere else.
   void keep_places() { books_->keeps_places = true; }
   /// Makes `weights` the latest version, with `number` updates, whatever there was. Nothing is in flight.
   void replace(std::vector<at::Tensor> weights, int64_t number);
-  /// Makes `weights` the latest version.
-  void publish(std::vector<at::Tensor> weights);
+  /// Makes `weights` the latest version, with these copies of them.
+  void publish(std::vector<at::Tensor> weights, std::vector<at::Tensor> copies = {});
+  /// Somebody has written to the latest version's weights: copies it anew. Nobody has read it yet.
+  void changed();
 
   int64_t updates() const { return latest_->number; }
   int64_t live() const { return books_->live; }  ///< versions held by anyone, the latest included
   int64_t peak_live() const { return peak_live_; }
 
  private:
-  std::shared_ptr<const WeightVersion> make(int64_t number, std::vector<at::Tensor> weights);
+  std::shared_ptr<const WeightVersion> make(int64_t number, std::vector<at::Tensor> weights,
+                                            std::vector<at::Tensor> copies);
 
   // Versions outlive this object if a minibatch holds them.
   struct Books {
     int64_t live = 0;
-    std::vector<at::Tensor> spare;  ///< weights of a version that died, where nobody else holds them
+    Room spare;  ///< of a version that died, where nobody else holds it
     bool keeps_places = false;
   };
+  const std::vector<size_t> copied_;
 
   std::shared_ptr<Books> books_ = std::make_shared<Books>();
   int64_t peak_live_ = 0;

@@ -37,8 +37,8 @@ class AdpsgdSync : public ReplicaSync {
     const at::NoGradGuard no_grad;
     begin();
     if (const auto changed = meetings_->update(flat(), stage_.updates_of_span())) {
-      const Tensors weights = trained(), parts = unflatten(*changed, weights);
-      for (size_t i = 0; i < weights.size(); ++i) weights[i].copy_(parts[i]);
+      const Tensors parts = unflatten(*changed, trained());
+      stage_.set_trained_weights([&](size_t i) { return parts[i]; });
     }
     return meetings_->take_sent_bytes();
   }

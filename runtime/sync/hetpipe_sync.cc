@@ -35,8 +35,7 @@ class HetPipeSync : public ReplicaSync {
     end_wave();
     if (waves_ > distance_) {
       take_oldest();
-      const Tensors weights = trained();
-      for (size_t i = 0; i < weights.size(); ++i) weights[i].copy_(local(i));
+      stage_.set_trained_weights([this](size_t i) { return local(i); });
     }
     start_ = on_host(trained());
     return sums_.take_sent_bytes();

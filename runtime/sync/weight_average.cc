@@ -13,16 +13,12 @@ int64_t average_weights(Transport& transport, StageReplica& stage, const Replica
   const at::NoGradGuard no_grad;
   std::vector<int64_t> ranks;
   for (const int64_t pipeline : group) ranks.push_back(settings.ranks.at(static_cast<size_t>(pipeline)));
-  std::vector<at::Tensor> weights, sums;
-  for (const size_t i : stage.program().trainable()) {
-    weights.push_back(stage.weights()[i].detach());
-    // Over the host: a communicator of a device is made by all of its ranks, and groups are any of them.
-    sums.push_back(weights.back().cpu());
-  }
+  std::vector<at::Tensor> sums;
+  // Over the host: a communicator of a device is made by all of its ranks, and groups are any of them.
+  for (const size_t i : stage.program().trainable()) sums.push_back(stage.weights()[i].detach().cpu());
   const int64_t sent_bytes =
       sum_over_replicas(transport, ranks, settings.tags.of(Stream::kReplicaSum, stage.stage()), sums);
-  for (size_t i = 0; i < weights.size(); ++i)
-    weights[i].copy_(at::div(sums[i], static_cast<double>(group.size())));
+  stage.set_trained_weights([&](size_t i) { return at::div(sums[i], static_cast<double>(group.size())); });
   return sent_bytes;
 }
 

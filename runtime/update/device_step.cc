@@ -17,6 +17,7 @@
 #include <limits>
 
 #include "models/device/device.h"
+#include "models/run/weight_copies.h"
 
 namespace pipewright {
 namespace {
@@ -46,6 +47,16 @@ void put(const std::vector<StepTensor>& tensors, at::Tensor StepTensor::*member,
   Tensors places;
   for (const StepTensor& tensor : tensors) places.push_back(tensor.*member);
   if (!places[0].is_same(values[0])) at::_foreach_copy_(places, values);
+}
+
+void put_next(const std::vector<StepTensor>& tensors, const Tensors& values) {
+  put(tensors, &StepTensor::next, values);
+  Tensors next, copies;
+  for (const StepTensor& tensor : tensors) {
+    next.push_back(tensor.next);
+    copies.push_back(tensor.copy);
+  }
+  cast_to_copies(next, copies);
 }
 
 // The largest absolute value is finite if all are.
@@ -85,7 +96,7 @@ void sgd_step_on_device(const std::vector<StepTensor>& tensors, const SgdFactors
       change = velocity;
     put(tensors, &StepTensor::first, velocity);
   }
-  put(tensors, &StepTensor::next, at::_foreach_add(weights, change, -factors.rate));
+  put_next(tensors, at::_foreach_add(weights, change, -factors.rate));
 }
 
 void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,
@@ -108,7 +119,7 @@ void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFacto
   const Tensors divisor = at::_foreach_sqrt(second);
   at::_foreach_div_(divisor, factors.root_second);
   at::_foreach_add_(divisor, factors.epsilon);
-  put(tensors, &StepTensor::next, at::_foreach_addcdiv(weights, first, divisor, -factors.rate));
+  put_next(tensors, at::_foreach_addcdiv(weights, first, divisor, -factors.rate));
 }
 
 }  // namespace pipewright

@@ -11,6 +11,7 @@
 
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
+#include "models/run/weight_copies.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/ownership.h"
 #include "runtime/update/step_kernels.h"
@@ -26,9 +27,10 @@ constexpr int64_t kStreamingBytes = int64_t{16} << 20;
 constexpr int64_t kElementsPerThread = 1 << 15;
 
 void check_step(const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-                const std::vector<at::Tensor>& into) {
+                const std::vector<at::Tensor>& into, const std::vector<at::Tensor>& copies) {
   PW_CHECK_EQ(weights.size(), gradients.size());
   if (!into.empty()) PW_CHECK_EQ(weights.size(), into.size());
+  if (!copies.empty()) PW_CHECK_EQ(weights.size(), copies.size());
   for (size_t i = 0; i < weights.size(); ++i) {
     PW_CHECK(weights[i].is_contiguous() && weights[i].is_floating_point(),
              "weight " << i << " is no contiguous floating-point tensor");
@@ -99,9 +101,10 @@ void make_room(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& 
 template <typename StepOne>
 std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
-                                 const std::vector<at::Tensor>& first, const std::vector<at::Tensor>& second,
-                                 std::optional<size_t>& not_finite, const StepOne& step_one) {
-  check_step(weights, gradients, into);
+                                 const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
+                                 const std::vector<at::Tensor>& second, std::optional<size_t>& not_finite,
+                                 const StepOne& step_one) {
+  check_step(weights, gradients, into, copies);
   not_finite.reset();
   make_room(weights, into);
   int64_t bytes = 0;
@@ -125,6 +128,7 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
     if (!finite) not_finite = i;
     if (!next.requires_grad()) next.requires_grad_(true);
   }
+  cast_to_copies(into, copies);
   return into;
 }
 
@@ -145,13 +149,12 @@ struct StepKind {
 // The same on a device: step_some(tensors, kind, finds) for all weights of one dtype and one kind, by
 // `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
 template <typename StepSome>
-std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weights,
-                                           const std::vector<at::Tensor>& gradients,
-                                           std::vector<at::Tensor> into, const std::vector<at::Tensor>& first,
-                                           const std::vector<at::Tensor>& second,
-                                           const std::vector<StepKind>& kinds, at::Tensor& not_finite,
-                                           const StepSome& step_some) {
-  check_step(weights, gradients, into);
+std::vector<at::Tensor> step_all_on_device(
+    const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
+    std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
+    const std::vector<at::Tensor>& second, const std::vector<StepKind>& kinds, at::Tensor& not_finite,
+    const StepSome& step_some) {
+  check_step(weights, gradients, into, copies);
   make_room(weights, into);
   not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
   std::map<std::pair<at::ScalarType, StepKind>, std::vector<StepTensor>> groups;
@@ -162,7 +165,7 @@ std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weight
     };
     const at::ScalarType dtype = weights[i].scalar_type();
     groups[{dtype, kinds[i]}].push_back({weights[i], as_array(gradients[i], dtype), into[i], slot(first),
-                                         slot(second), static_cast<int32_t>(i)});
+                                         slot(second), slot(copies), static_cast<int32_t>(i)});
   }
   for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
   for (at::Tensor& next : into)
@@ -207,7 +210,7 @@ class Sgd : public UpdateRule {
 
   std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into) override {
+                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
     if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
@@ -217,7 +220,7 @@ class Sgd : public UpdateRule {
       for (size_t i = 0; i < updates_.size(); ++i)
         kinds.push_back({static_cast<int64_t>(momentum_of(updates_[i]++)), each_[i]});
       return step_all_on_device(
-          weights, gradients, std::move(into), velocity_, {}, kinds, not_finite_on_device_,
+          weights, gradients, std::move(into), copies, velocity_, {}, kinds, not_finite_on_device_,
           [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
             const auto& [scale, decay] = kind.settings;
             sgd_step_on_device(tensors, {learning_rate * scale, settings_.momentum, decay},
@@ -225,7 +228,7 @@ class Sgd : public UpdateRule {
           });
     }
     auto next =
-        step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
+        step_all(weights, gradients, std::move(into), copies, velocity_, {}, not_finite_,
                  [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                    using T = std::remove_pointer_t<decltype(arrays.next)>;
                    const auto& [scale, decay] = each_[i];
@@ -269,7 +272,7 @@ class Adam : public UpdateRule {
 
   std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into) override {
+                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
     if (first_moment_.empty()) {
@@ -283,13 +286,14 @@ class Adam : public UpdateRule {
       std::vector<StepKind> kinds;
       for (size_t i = 0; i < updates_.size(); ++i) kinds.push_back({updates_[i], each_[i]});
       return step_all_on_device(
-          weights, gradients, std::move(into), first_moment_, second_moment_, kinds, not_finite_on_device_,
+          weights, gradients, std::move(into), copies, first_moment_, second_moment_, kinds,
+          not_finite_on_device_,
           [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
             adam_step_on_device(tensors, factors<double>(kind.updates, learning_rate, kind.settings),
                                 decay_of(kind.settings), finds);
           });
     }
-    return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
+    return step_all(weights, gradients, std::move(into), copies, first_moment_, second_moment_, not_finite_,
                     [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
                       using T = std::remove_pointer_t<decltype(arrays.next)>;
                       return adam_step(factors<T>(updates_[i], learning_rate, each_[i]), decay_of(each_[i]),

@@ -23,18 +23,20 @@ struct UpdateState {
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
 };
 
-/// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass over the
-/// memory of each weight. All tensors of a step are on one device (runtime/update/device_step.h).
+/// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass
+/// over the memory of each weight. All tensors of a step are on one device (runtime/update/device_step.h).
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
   /// Returns the next weights, leaves that require gradients. One gradient per weight, of its shape; weights
   /// are contiguous. `into`: where to write them, one per weight or none: the weight itself (a step in
-  /// place), a tensor that nobody reads any more, or an undefined one, for a fresh tensor. Other weights stay
-  /// as they are, and so do gradients.
+  /// place), a tensor that nobody reads any more, or an undefined one, for a fresh tensor. `copies`: none, or
+  /// one per weight: bfloat16 tensors that get the next weight, too, or undefined ones. Other weights stay as
+  /// they are, and so do gradients.
   virtual std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                        const std::vector<at::Tensor>& gradients, double learning_rate,
-                                       std::vector<at::Tensor> into = {}) = 0;
+                                       std::vector<at::Tensor> into = {},
+                                       const std::vector<at::Tensor>& copies = {}) = 0;
 
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }

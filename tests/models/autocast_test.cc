@@ -3,6 +3,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <catch2/catch.hpp>
@@ -13,6 +14,8 @@
 #include "models/run/device_passes.h"
 #include "models/run/interpreter.h"
 #include "models/run/scalar_types.h"
+#include "models/run/weight_copies.h"
+#include "models/zoo/builder.h"
 #include "models/zoo/registry.h"
 #include "tests/models/hand_graph.h"
 
@@ -22,9 +25,33 @@ namespace {
 struct Result {
   double loss;
   std::vector<at::Tensor> gradients;
+  int64_t casts;  ///< of the forward and the backward
 };
 
-Result train_once(const Model& model) {
+// Of this thread, while it lives.
+class CastCounter {
+ public:
+  CastCounter() {
+    count_ = 0;
+    handle_ =
+        at::addThreadLocalCallback(at::RecordFunctionCallback([](const at::RecordFunction& function)
+                                                                  -> std::unique_ptr<at::ObserverContext> {
+                                     if (std::string(function.name()) == "aten::_to_copy") ++count_;
+                                     return nullptr;
+                                   }).scopes({at::RecordScope::FUNCTION}));
+  }
+  ~CastCounter() { at::removeCallback(handle_); }
+  CastCounter(const CastCounter&) = delete;
+  CastCounter& operator=(const CastCounter&) = delete;
+  int64_t count() const { return count_; }
+
+ private:
+  at::CallbackHandle handle_;
+  static inline thread_local int64_t count_ = 0;
+};
+
+// `copies`: of the weights of Segment::copied().
+Result train_once(const Model& model, bool copies = false) {
   const Segment segment(model.graph, all_nodes(model.graph), {model.graph.outputs[0]});
   std::vector<at::Tensor> inputs, parameters, buffers;
   auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
@@ -37,9 +64,15 @@ Result train_once(const Model& model) {
     parameters.push_back(initial_parameter(model, name, 1).requires_grad_());
   }
   for (const auto& name : segment.buffers()) buffers.push_back(initial_buffer(model, name));
-  const at::Tensor loss = segment.forward(inputs, parameters, buffers, {1, 0})[0];
+  std::vector<at::Tensor> copied(copies ? parameters.size() : 0);
+  for (const size_t i : copies ? segment.copied() : std::vector<size_t>())
+    copied[i] = room_for_copy(parameters[i]);
+  cast_to_copies(parameters, copied);
+  const CastCounter casts;
+  const at::Tensor loss = segment.forward(inputs, parameters, buffers, {1, 0}, nullptr, copied)[0];
   return {loss.item<double>(),
-          torch::autograd::grad({loss}, parameters, {}, std::nullopt, false, /*allow_unused=*/true)};
+          torch::autograd::grad({loss}, parameters, {}, std::nullopt, false, /*allow_unused=*/true),
+          casts.count()};
 }
 
 TEST_CASE("passes of devices give the numbers of the graph without, to rounding, and can be left out") {
@@ -79,6 +112,76 @@ TEST_CASE("passes of devices give the numbers of the graph without, to rounding,
         std::set<std::string>(known_device_passes().begin(), known_device_passes().end()));
   CHECK_THROWS_WITH(with_device_passes(model.graph, "chanels-last", precision, at::kCPU),
                     Catch::Contains("did you mean 'channels-last'"));
+}
+
+TEST_CASE("weights cast once: the weights of products and convolutions are, and bits stay the same") {
+  const auto [spec, all] = GENERATE(table<std::string, bool>(
+      {{"mlp:layers=3,width=64", true},
+       {"resnet18:classes=10,image=32", false},
+       {"gpt:layers=2,width=32,heads=2,tokens=16,vocabulary=50,dropout=0.2", false},
+       {"bert:layers=1,width=64,heads=2,tokens=8,positions=8,vocabulary=50", false}}));
+  CAPTURE(spec);
+  Model model = build_model(spec, 8);
+  model.graph = with_precision(model, "bfloat16");
+  const auto copied = [&] {
+    const Segment segment(model.graph, all_nodes(model.graph), {model.graph.outputs[0]});
+    std::set<std::string> names;
+    for (const size_t i : segment.copied()) names.insert(segment.parameters()[i]);
+    return names;
+  };
+  CHECK(copied().empty());
+  const Result without = train_once(model);
+  model.graph = with_device_passes(model.graph, "weights-cast-once", "bfloat16", at::kCPU);
+  std::set<std::string> products;
+  int64_t reads = 0;
+  for (const Node& node : model.graph.nodes) {
+    if (node.op != "aten::linear" && node.op != "aten::conv2d" && node.op != "aten::matmul") continue;
+    for (const std::string& name : node.reads())
+      for (const Parameter& parameter : model.graph.parameters)
+        if (parameter.name == name) products.insert(name), ++reads;
+  }
+  CHECK(copied() == products);
+  CHECK(products.size() > 3);
+  CHECK((products.size() == model.graph.parameters.size()) == all);  // norms and tables are read as they are
+  for (const bool copies : {false, true}) {
+    const Result with = train_once(model, copies);
+    CHECK(with.loss == without.loss);
+    CHECK(with.casts == without.casts - (copies ? reads : 0));
+    for (size_t i = 0; i < with.gradients.size(); ++i) {
+      REQUIRE(with.gradients[i].defined() == without.gradients[i].defined());
+      if (!with.gradients[i].defined()) continue;
+      CHECK(with.gradients[i].scalar_type() == at::kFloat);
+      CHECK(with.gradients[i].equal(without.gradients[i]));
+    }
+  }
+  // Without autocast there is nothing to cast.
+  model.graph.autocast.reset();
+  CHECK(copied().empty());
+}
+
+TEST_CASE("weights cast once: nodes that are not autocast's read the weight itself, read by read") {
+  ModelBuilder builder("shared", 10);
+  std::string x = builder.input("images", "float32", {10});
+  const std::string weight = builder.parameter("weight", {10, 10}, Initialiser::uniform(0.4));
+  const auto node = [&](const std::string& op, const std::string& left, const std::string& right) {
+    return builder.call(op, "", {{"input", TensorArgument{left}}, {"weight", TensorArgument{right}}},
+                        {builder.type(x)})[0];
+  };
+  x = node("linear", x, weight);
+  x = builder.call("matmul", "", {{"self", TensorArgument{x}}, {"other", TensorArgument{weight}}},
+                   {builder.type(x)})[0];
+  x = builder.call("mul", "Tensor", {{"self", TensorArgument{x}}, {"other", TensorArgument{weight}}},
+                   {{"float32", {10, 10}}})[0];
+  x = builder.gelu(node("linear", x, weight));  // with autocast off
+  x = node("linear", x, weight);
+  Model model = builder.finish_classification(x);
+  model.graph.nodes[3].autocast = "off";
+  model.graph = with_precision(model, "bfloat16");
+  const Result without = train_once(model);
+  model.graph = with_device_passes(model.graph, "weights-cast-once", "bfloat16", at::kCPU);
+  const Result with = train_once(model, true);
+  CHECK(with.loss == without.loss);
+  CHECK(with.gradients[0].equal(without.gradients[0]));
 }
 
 TEST_CASE("bfloat16: losses and gradients close to float32's, weights and gradients stay float32") {

@@ -199,7 +199,8 @@ TEST_CASE("a graph that says how its numbers lie in memory keeps them so") {
       {node("y", "aten::as_strided",
             {{"self", tensor("x")}, {"size", std::vector<int64_t>{2}}, {"stride", std::vector<int64_t>{1}}})},
       {"y"});
-  const std::set<std::string> left = {"aligned-products", "fused-cross-entropy", "two-stage-layer-norm"};
+  const std::set<std::string> left = {"aligned-products", "fused-cross-entropy", "two-stage-layer-norm",
+                                      "weights-cast-once"};
   CHECK(with_device_passes(graph, "auto", "bfloat16", at::Device(at::kCUDA, 0)).device_passes == left);
   CHECK(with_device_passes(graph, "auto", "tf32", at::Device(at::kCUDA, 0)).device_passes.empty());
   CHECK_THROWS_WITH(with_device_passes(graph, "fused-cross-entropy,channels-last", "bfloat16", at::kCPU),

@@ -49,6 +49,17 @@ CostInputs example_inputs() {
   return inputs;
 }
 
+TEST_CASE("memory: copies of weights in bfloat16 are kept with every version of them") {
+  CostInputs inputs = example_inputs();
+  inputs.update.bytes = 8000;
+  const StageMemory without = stage_memory(example_load(), 1, 3, inputs);
+  inputs.update.parts.copied_bytes = 3000;  // of a profile with other weights beside
+  const StageMemory with = stage_memory(example_load(), 1, 3, inputs);
+  CHECK(with.weights_bytes == without.weights_bytes + 1875);
+  CHECK(with.versions_bytes == without.versions_bytes + 2 * 1500);
+  CHECK(with.total_bytes() == without.total_bytes() + 1875 + 2 * 1500);
+}
+
 TEST_CASE("pipewright: a replicated stage in the middle") {
   // 4 replicas: all-reduce 2 L + 2 * 3/4 * 4000 B / 1e4 B/s = 0.62 s, once in 4 minibatches.
   const StagePeriod period = stage_period(example_load(), 4, example_inputs());

@@ -11,6 +11,8 @@
 #include <set>
 
 #include "graph/document.h"
+#include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "models/zoo/registry.h"
 #include "profiler/settling.h"
 #include "profiler/synthetic_inputs.h"
@@ -118,6 +120,17 @@ TEST_CASE("the nodes' times add up to about the whole") {
     ratio = nodes_over_whole(quick_profile(build_model("convnet", 16), 9));
   CHECK(ratio > 0.2);
   CHECK(ratio < 5);
+}
+
+TEST_CASE("weights cast once are saved by no node, and cast with the update") {
+  Model model = two_linears();
+  model.graph = with_precision(model, "bfloat16");
+  const Profile without = quick_profile(model);
+  model.graph = with_device_passes(model.graph, "weights-cast-once", "bfloat16", at::kCPU);
+  const Profile with = quick_profile(model);
+  CHECK(find(without, "b").saved_bytes - find(with, "b").saved_bytes == 10 * 32 * 2);
+  CHECK(without.whole.update->copied_bytes == 0);
+  CHECK(with.whole.update->copied_bytes == (32 * 16 + 32 + 10 * 32) * 2);
 }
 
 TEST_CASE("saved bytes are those counted by hand") {

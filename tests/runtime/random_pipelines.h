@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "graph/sample_ranges.h"
+#include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "models/zoo/builder.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/pipelines.h"
@@ -21,6 +23,13 @@ struct RandomJob {
   TrainingRules rules;
   std::vector<Span> spans;
 };
+
+/// In bfloat16, with copies of the weights that are made once for each version ("weights-cast-once"). The
+/// serial reference has none: there autocast casts a weight at every read.
+inline void cast_weights_once(RandomJob& job, at::Device device = at::kCPU) {
+  job.model.graph = with_device_passes(with_precision(job.model, "bfloat16", device), "weights-cast-once",
+                                       "bfloat16", device);
+}
 
 class RandomJobs {
  public:
@@ -114,7 +123,8 @@ class RandomJobs {
                                     [](const Parameter& p) { return p.name == "shared.weight"; });
     const bool own_rounds = job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
     std::vector<Kind> kinds;
-    if (!shares && job.rules.loss_average != "labels") kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
+    if (!shares && job.rules.loss_average != "labels")
+      kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
     const std::vector<Kind> together = {{"1f1b", "2bw"},
                                         {"gpipe", "flush"},
                                         {"1f1b-flush", "flush"},

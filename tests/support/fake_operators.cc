@@ -239,7 +239,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_backward_overrideable", convolution_backward);
 }
 
-// Autocast's list: the operators that pay, and one that is sensitive.
+// Autocast's list: the operators that pay, and two that are sensitive.
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) {
   library.fallback(torch::CppFunction::makeFallthrough());
 }
@@ -248,6 +248,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {  // the macros want this name
   KERNEL_PRIVATEUSEONE(matmul, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(conv2d, lower_precision_fp)
   KERNEL_PRIVATEUSEONE(cross_entropy_loss, fp32)
+  KERNEL_PRIVATEUSEONE(layer_norm, fp32)
 }
 
 }  // namespace

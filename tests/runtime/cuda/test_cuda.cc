@@ -113,11 +113,18 @@ TEST_CASE("cuda: recordings give the bits of training without", "[cuda]") {
   int64_t recorded = 0;
   const Seeds seeds(48);
   for (uint64_t seed = seeds.begin; seed < seeds.end; ++seed) {
-    const RandomJob job = RandomJobs(seed).next(6);
+    RandomJob job = RandomJobs(seed).next(6);
     if (job.plan.weights != "flush" && job.plan.weights != "2bw") continue;
-    CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.plan.weights);
+    const bool cast_once = seed % 2 == 0;
+    if (cast_once) cast_weights_once(job, *device);
+    CAPTURE(seed, cast_once, job.plan.shape_text(), job.plan.schedule, job.plan.weights);
     const RecordedRun without = train_recorded(job, *device, {}), with = train_recorded(job, *device, graphs);
     check_equal(without.run, with.run);
+    if (cast_once) {
+      RandomJob at_every_read = job;
+      at_every_read.model.graph.device_passes.clear();
+      check_equal(train_recorded(at_every_read, *device, graphs).run, with.run);
+    }
     for (const std::string& text : with.texts) CHECK_THAT(text, !Contains("recording failed"));
     recorded += with.forwards;
   }

@@ -45,6 +45,8 @@ Case drawn_case(Draw& draw, int64_t count, bool first, bool second) {
     tensor.next = drawn(draw, 4) == 0 ? tensor.old : drawn_tensor(draw, size, offset(), kType, -1);
     if (first) tensor.first = drawn_tensor(draw, size, offset(), kType, -1);
     if (second) tensor.second = drawn_tensor(draw, size, offset(), kType, 0);
+    if (kType == at::kFloat && drawn(draw, 2) == 0)
+      tensor.copy = drawn_tensor(draw, size, offset(), at::kBFloat16, -1);
     tensor.index = static_cast<int32_t>(i);
     if (size > 0 && drawn(draw, 8) == 0) {
       tensor.gradient[drawn(draw, size)] = drawn(draw, 2) == 0 ? std::numeric_limits<double>::infinity()
@@ -86,8 +88,8 @@ Found run_launches(const std::vector<StepTensor>& tensors, const Rule& rule) {
   return found;
 }
 
-// The step of runtime/update/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count) tells
-// whether all gradients are finite.
+// The step of runtime/update/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count)
+// tells whether all gradients are finite.
 template <typename S, typename StepOne>
 Found run_cpu(const std::vector<StepTensor>& tensors, const StepOne& step_one) {
   using T = typename Computed<S>::Type;
@@ -129,6 +131,8 @@ void check(Case drawn_case, const Rule& rule, const StepOne& step_one) {
   for (size_t i = 0; i < drawn_case.tensors.size(); ++i) {
     CAPTURE(i, drawn_case.tensors[i].old.numel());
     CHECK(same_numbers(drawn_case.tensors[i].next, drawn_case.copies[i].next));
+    if (drawn_case.tensors[i].copy.defined())
+      CHECK(same_numbers(drawn_case.tensors[i].copy, drawn_case.copies[i].next.to(at::kBFloat16)));
     CHECK(same_numbers(drawn_case.tensors[i].first, drawn_case.copies[i].first));
     CHECK(same_numbers(drawn_case.tensors[i].second, drawn_case.copies[i].second));
   }

@@ -3,9 +3,11 @@
 #include "models/initialise.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/autocast.h"
+#include "models/run/device_passes.h"
 #include "runtime/stage/partition.h"
 #include "tests/models/hand_graph.h"
 #include "tests/runtime/pipelines.h"
+#include "tests/runtime/random_pipelines.h"
 
 namespace pipewright::testing {
 namespace {
@@ -165,13 +167,27 @@ TEST_CASE(
   compare_all(tied_layers(3), true, rules);
 }
 
-TEST_CASE("bfloat16 under autocast, float32 weights: the reference's bits with any plan") {
-  Model model = many_kinds(4);
-  model.graph = with_precision(model, "bfloat16");
-  compare_all(model, false, momentum_rules());
-  Model tied = tied_layers(4);
-  tied.graph = with_precision(tied, "bfloat16");
-  compare_all(tied, true, momentum_rules());
+// The reference has no copies of weights: there autocast casts them at every read.
+TEST_CASE("bfloat16 under autocast, float32 weights: the reference's bits with any plan, cast once or not") {
+  const std::string passes = GENERATE("none", "weights-cast-once");
+  const auto in_bfloat16 = [&](Model model) {
+    model.graph = with_device_passes(with_precision(model, "bfloat16"), passes, "bfloat16", at::kCPU);
+    return model;
+  };
+  compare_all(in_bfloat16(many_kinds(4)), false, momentum_rules());
+  compare_all(in_bfloat16(tied_layers(4)), true, momentum_rules());
+}
+
+TEST_CASE("weights cast once: whatever plan, rules and spans, the reference's bits") {
+  at::set_num_threads(1);
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomJob job = RandomJobs(seed + 31000).next(6);
+    cast_weights_once(job);
+    CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);
+    compare(job.model, job.plan, job.rules, job.spans,
+            job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
+                                     : make_local_world(job.plan.world_size));
+  }
 }
 
 TEST_CASE("a stage keeps what autograd saved, and of its inputs and outputs none that nobody needs") {

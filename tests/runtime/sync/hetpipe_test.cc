@@ -29,6 +29,7 @@ TEST_CASE(
     RandomJobs jobs(static_cast<uint64_t>(seed) + 17000);
     const std::string sync = seed % 4 == 0 ? "hetpipe" : hetpipe(jobs.between(0, 3), jobs.between(0, 4));
     RandomJob job = jobs.next_side_by_side(sync, 6);
+    if (seed % 3 == 0) cast_weights_once(job);
     check_side_by_side(job.plan, job.rules.sync, job.rules.gradient_accumulation);
     job.rules.total_minibatches = job.spans.back().end();
     CAPTURE(seed, sync, job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);

@@ -63,6 +63,7 @@ TEST_CASE("lock-step: whatever plan and rules, weights and losses are the serial
   for (int64_t seed = 0; seed < side_by_side_cases(60); ++seed) {
     RandomJobs jobs(static_cast<uint64_t>(seed) + 11000);
     RandomJob job = jobs.next_side_by_side("adpsgd-lockstep", 6);
+    if (seed % 3 == 0) cast_weights_once(job);
     check_side_by_side(job.plan, job.rules.sync, job.rules.gradient_accumulation);
     job.rules.total_minibatches = job.spans.back().end();
     CAPTURE(seed, job.plan.shape_text(), job.plan.schedule, job.plan.weights, job.rules.optimizer.name);

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "models/memory/memory_meter.h"
 #include "runtime/stage/weight_versions.h"
@@ -159,6 +160,55 @@ TEST_CASE("weights of 16 bits are stepped as floats, gradients with other stride
   CHECK(next[0].equal(exact.to(at::kBFloat16)));
 }
 
+TEST_CASE("weights and their bfloat16 copies: written with every update, and in turn where versions are") {
+  const std::vector<int64_t> sizes = {1000, 64, 2000};
+  const at::NoGradGuard no_grad;
+  for (const char* name : {"sgd", "adam"}) {
+    OptimizerSettings settings;
+    settings.name = name;
+    const auto rule = make_update_rule(settings);
+    WeightVersions versions(randoms(sizes, 1), 0, {0, 2});
+    versions.keep_places();
+    const auto check = [](const WeightVersion& version) {
+      REQUIRE(version.copies.size() == 3);
+      CHECK_FALSE(version.copies[1].defined());
+      for (const size_t i : {size_t{0}, size_t{2}})
+        CHECK(version.copies[i].equal(version.weights[i].to(at::kBFloat16)));
+    };
+    const auto step = [&] {
+      auto room = versions.room({0, 1, 2});
+      const Tensors before = versions.latest()->weights;
+      auto next = rule->step(before, randoms(sizes, 2), 0.1, std::move(room.weights), room.copies);
+      versions.publish(std::move(next), std::move(room.copies));
+      check(*versions.latest());
+    };
+    check(*versions.latest());
+    const void* const first = versions.latest()->copies[0].data_ptr();
+    step();
+    CHECK(versions.latest()->copies[0].data_ptr() == first);  // in place, as the weights
+    std::set<std::pair<const void*, const void*>> places;
+    for (int i = 0; i < 6; ++i) {
+      const auto held = versions.latest();  // until the update is over
+      step();
+      check(*held);
+      places.insert({versions.latest()->weights[0].data_ptr(), versions.latest()->copies[0].data_ptr()});
+    }
+    CHECK(places.size() == 2);
+    // A copy that somebody reads still: autograd holds its memory.
+    const at::Tensor reader = versions.latest()->copies[2].detach();
+    const at::Tensor before = reader.clone();
+    step();
+    CHECK(reader.equal(before));
+    versions.latest()->weights[0].fill_(3);
+    versions.changed();
+    check(*versions.latest());
+    versions.replace(randoms(sizes, 3), 7);
+    check(*versions.latest());
+    versions.expect({{5, 1}}, {{5, randoms(sizes, 4)}});
+    check(*versions.read(5));
+  }
+}
+
 TEST_CASE(
     "a version takes its parameters' bytes, nobody's memory is written in place, a dead version's is used "
     "again") {
@@ -174,7 +224,7 @@ TEST_CASE(
   const auto step = [&] {
     auto room = versions.room(all);
     const Tensors before = versions.latest()->weights;
-    versions.publish(rule->step(before, gradients, 0.1, std::move(room)));
+    versions.publish(rule->step(before, gradients, 0.1, std::move(room.weights), room.copies), room.copies);
   };
   REQUIRE(meter.live_bytes() == 2 * bytes);
 
