@@ -16,6 +16,7 @@
 #include "models/run/autocast.h"
 #include "models/run/device_passes.h"
 #include "models/run/storages.h"
+#include "optimizer/plan/inference_plan.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/signals.h"
@@ -60,6 +61,13 @@ void check_plan_splits(const Plan& plan, const std::string& where, const Model& 
   } catch (const PlanError& error) {
     throw PlanError(where + ": " + error.what(), error.remedy());
   }
+}
+
+// Its time, memory and depths would be those of something else.
+void demand_training(const Plan& plan) {
+  if (is_for_inference(plan))
+    throw PlanError("the plan is one for inference, which runs forward only",
+                    "pipewright-optimizer plan without --for inference makes one to train by.");
 }
 
 // Of a plan of `file` that takes over from another: does it run?
@@ -224,6 +232,8 @@ std::string Job::reason_of(int64_t generation) const {
 Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device device,
                 std::optional<Attempt> attempt) {
   Job job = prepare_forward_job(run, world_size, device, std::move(attempt));
+  for (int64_t generation = 0; generation < job.generations(); ++generation)
+    demand_training(job.plan_of(generation));
   check_variances(job.model_of(0).graph);  // later plans freeze more
   return job;
 }
@@ -378,6 +388,7 @@ PlannedChange settled_change(const Job& job, PlanDecision decision) {
   Model as_planned = job.model;
   as_planned.graph = *job.graph_of_plans;
   settle(change, job.plan_of(last), gradient_accumulation, as_planned, job.run);
+  demand_training(change.plan);
   if (change.plan.world_size > job.world_size()) {
     throw PlanError(change.file + ": the plan is for " + std::to_string(change.plan.world_size) +
                         " ranks, the run has " + std::to_string(job.world_size()),

@@ -328,10 +328,10 @@ TEST_CASE(
 
 TEST_CASE("what the commands refuse, and with which words") {
   const TemporaryFolder folder;
-  const auto refused = [&](const std::vector<std::string>& words, const std::string& text) {
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& text, int code = 2) {
     const Outcome outcome = runtime(folder, words);
     CAPTURE(words, outcome.error);
-    CHECK(outcome.code == 2);
+    CHECK(outcome.code == code);
     CHECK(outcome.error.find(text) != std::string::npos);
   };
   refused(std::vector<std::string>{"evaluate"} + kMomentumJob + kEvaluated,
@@ -342,14 +342,20 @@ TEST_CASE("what the commands refuse, and with which words") {
   refused(std::vector<std::string>{"evaluate", "--initial-weights", "none.safetensors"} + kMomentumJob,
           "there is no evaluation data");
   refused(std::vector<std::string>{"predict"} + kMomentumJob, "neither --predictions nor --classes is given");
+  Plan forward_only = even_plan(graph_of(kEndlessModel, 8, folder), {1});
+  forward_only.strategy = "inference";
+  write_document(folder / "forward.json", forward_only);
+  refused(std::vector<std::string>{"train", "--plan", (folder / "forward.json").string()} + kMomentumJob,
+          "the plan is one for inference", 3);
   refused({"verify", "--run", (folder / "none").string()}, "is no run folder");
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");
   refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
           "--tolerance");
   for (const char* command : {"train", "launch"}) {
-    refused({command, "--model", "resnet18:image=32", "--batch-size", "1", "--data",
-             "synthetic-images:image=32,channels=3", "--minibatches", "2", "--output", (folder / "run").string()},
-            "layer4.0.bn1: batch_norm: one value per channel, of shape (1, 512, 1, 1), has no variance");
+    refused(
+        {command, "--model", "resnet18:image=32", "--batch-size", "1", "--data",
+         "synthetic-images:image=32,channels=3", "--minibatches", "2", "--output", (folder / "run").string()},
+        "layer4.0.bn1: batch_norm: one value per channel, of shape (1, 512, 1, 1), has no variance");
   }
   CHECK_FALSE(std::filesystem::exists(folder / "run"));
 }
