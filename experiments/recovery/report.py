@@ -8,7 +8,7 @@ def seconds(value):
 def killed(line):
     """Paragraphs of a run that lost ranks."""
     what = f"{line['every']:g} s" if line["part"] == "kills" else f"{line['every']} minibatches"
-    text = [f"**{line['part']}**: {line['model']}, {line['ranks']} ranks, {line['minibatches']} minibatches in {line['seconds']:.0f} s (undisturbed {line['undisturbed_seconds']:.0f} s); "
+    text = [f"**{line['part']}**: {line['model']}, {line['ranks']} ranks, {line['minibatches']} minibatches in {line['seconds']:.0f} s; "
             f"{line['killed']} of {line['kills']} kills, one every {what}, seed {line['seed']}: {line['recoveries']} recoveries, {line['hangs']} hangs. Load before {line['load'][0]:.1f}, median {line['load'][1]:.1f}, "
             f"most {line['load'][2]:.1f}.", ""]
     if line["killed"]:
