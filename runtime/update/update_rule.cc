@@ -132,11 +132,11 @@ bool on_device(const std::vector<at::Tensor>& weights) { return !weights.empty()
 
 // Weights of one kind are stepped by one call on a device.
 struct StepKind {
-  int64_t updates = 0;  // or what else tells steps apart
+  int64_t update = 0;  // which of a weight, or what else tells steps apart
   ParameterSettings settings;
   bool operator<(const StepKind& other) const {
     const auto key = [](const StepKind& kind) {
-      return std::tuple(kind.updates, kind.settings.learning_rate_scale, kind.settings.weight_decay);
+      return std::tuple(kind.update, kind.settings.learning_rate_scale, kind.settings.weight_decay);
     };
     return key(*this) < key(other);
   }
@@ -170,13 +170,11 @@ std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weight
   return into;
 }
 
-std::vector<at::Tensor> like(const std::vector<at::Tensor>& weights, bool zeros) {
+std::vector<at::Tensor> zeros_like(const std::vector<at::Tensor>& weights) {
   const MemoryScope scope(MemoryPurpose::kOptimizer);
   std::vector<at::Tensor> slots;
-  for (const at::Tensor& weight : weights) {
-    const auto options = weight.options().requires_grad(false);
-    slots.push_back(zeros ? at::zeros(weight.sizes(), options) : at::empty(weight.sizes(), options));
-  }
+  for (const at::Tensor& weight : weights)
+    slots.push_back(at::zeros(weight.sizes(), weight.options().requires_grad(false)));
   return slots;
 }
 
@@ -200,115 +198,57 @@ class SettingsOfWeights {
   std::vector<ParameterSettings> each_;
 };
 
-class Sgd : public UpdateRule {
+// What a rule is made of: `kind_of(t)` tells apart how its update t of a weight, from 1, is computed; `step`
+// is that for a slice of a weight, `step_on_device` for weights of one kind.
+class SgdArithmetic {
  public:
-  Sgd(const OptimizerSettings& settings, std::vector<ParameterSettings> each)
-      : settings_(settings), each_(settings.weight_decay, std::move(each)) {}
+  explicit SgdArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
-                               const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into) override {
-    const at::NoGradGuard no_grad;
-    updates_.resize(weights.size(), 0);
-    if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
-    own(velocity_);
-    if (on_device(weights)) {
-      std::vector<StepKind> kinds;
-      for (size_t i = 0; i < updates_.size(); ++i)
-        kinds.push_back({static_cast<int64_t>(momentum_of(updates_[i]++)), each_[i]});
-      return step_all_on_device(
-          weights, gradients, std::move(into), velocity_, {}, kinds, not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
-            const auto& [scale, decay] = kind.settings;
-            sgd_step_on_device(tensors, {learning_rate * scale, settings_.momentum, decay},
-                               static_cast<Momentum>(kind.updates), decay != 0, finds);
-          });
-    }
-    auto next =
-        step_all(weights, gradients, std::move(into), velocity_, {}, not_finite_,
-                 [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                   using T = std::remove_pointer_t<decltype(arrays.next)>;
-                   const auto& [scale, decay] = each_[i];
-                   const SgdFactors<T> factors{static_cast<T>(learning_rate * scale),
-                                               static_cast<T>(settings_.momentum), static_cast<T>(decay)};
-                   return sgd_step(factors, momentum_of(updates_[i]), decay != 0, arrays, begin, end, stores);
-                 });
-    for (int64_t& updates : updates_) ++updates;
-    return next;
+  int64_t kind_of(int64_t update) const { return static_cast<int64_t>(momentum_of(update)); }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return sgd_step(factors<T>(kind, learning_rate), static_cast<Momentum>(kind.update),
+                    kind.settings.weight_decay != 0, arrays, begin, end, stores);
   }
-
-  UpdateState state() const override {
-    UpdateState state{updates_, {}};
-    if (!velocity_.empty()) state.slots = {{"momentum", velocity_}};
-    return state;
-  }
-
-  void restore(UpdateState state) override {
-    updates_ = std::move(state.updates);
-    velocity_.clear();
-    if (!state.slots.empty()) velocity_ = std::move(state.slots.at(0).second);
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    sgd_step_on_device(tensors, factors<double>(kind, learning_rate), static_cast<Momentum>(kind.update),
+                       kind.settings.weight_decay != 0, finds);
   }
 
  private:
-  Momentum momentum_of(int64_t updates) const {
+  Momentum momentum_of(int64_t update) const {
     if (settings_.momentum == 0) return Momentum::kNone;
-    if (settings_.nesterov) return updates == 0 ? Momentum::kNesterovFirst : Momentum::kNesterov;
-    return updates == 0 ? Momentum::kFirst : Momentum::kClassic;
+    if (settings_.nesterov) return update == 1 ? Momentum::kNesterovFirst : Momentum::kNesterov;
+    return update == 1 ? Momentum::kFirst : Momentum::kClassic;
+  }
+
+  template <typename T>
+  SgdFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    return {static_cast<T>(learning_rate * kind.settings.learning_rate_scale),
+            static_cast<T>(settings_.momentum), static_cast<T>(kind.settings.weight_decay)};
   }
 
   OptimizerSettings settings_;
-  SettingsOfWeights each_;
-  std::vector<int64_t> updates_;
-  std::vector<at::Tensor> velocity_;
 };
 
-class Adam : public UpdateRule {
+class AdamArithmetic {
  public:
-  Adam(const OptimizerSettings& settings, std::vector<ParameterSettings> each, bool decoupled)
-      : settings_(settings), each_(settings.weight_decay, std::move(each)), decoupled_(decoupled) {}
+  AdamArithmetic(const OptimizerSettings& settings, bool decoupled)
+      : settings_(settings), decoupled_(decoupled) {}
 
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
-                               const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into) override {
-    const at::NoGradGuard no_grad;
-    updates_.resize(weights.size(), 0);
-    if (first_moment_.empty()) {
-      first_moment_ = like(weights, /*zeros=*/true);
-      second_moment_ = like(weights, /*zeros=*/true);
-    }
-    own(first_moment_);
-    own(second_moment_);
-    for (int64_t& updates : updates_) ++updates;
-    if (on_device(weights)) {
-      std::vector<StepKind> kinds;
-      for (size_t i = 0; i < updates_.size(); ++i) kinds.push_back({updates_[i], each_[i]});
-      return step_all_on_device(
-          weights, gradients, std::move(into), first_moment_, second_moment_, kinds, not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
-            adam_step_on_device(tensors, factors<double>(kind.updates, learning_rate, kind.settings),
-                                decay_of(kind.settings), finds);
-          });
-    }
-    return step_all(weights, gradients, std::move(into), first_moment_, second_moment_, not_finite_,
-                    [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                      using T = std::remove_pointer_t<decltype(arrays.next)>;
-                      return adam_step(factors<T>(updates_[i], learning_rate, each_[i]), decay_of(each_[i]),
-                                       arrays, begin, end, stores);
-                    });
+  int64_t kind_of(int64_t update) const { return update; }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return adam_step(factors<T>(kind, learning_rate), decay_of(kind.settings), arrays, begin, end, stores);
   }
-
-  UpdateState state() const override {
-    if (first_moment_.empty()) return {};
-    return {updates_, {{"exp_avg", first_moment_}, {"exp_avg_sq", second_moment_}}};
-  }
-
-  void restore(UpdateState state) override {
-    updates_ = std::move(state.updates);
-    first_moment_.clear();
-    second_moment_.clear();
-    if (state.slots.empty()) return;
-    first_moment_ = std::move(state.slots.at(0).second);
-    second_moment_ = std::move(state.slots.at(1).second);
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    adam_step_on_device(tensors, factors<double>(kind, learning_rate), decay_of(kind.settings), finds);
   }
 
  private:
@@ -319,12 +259,12 @@ class Adam : public UpdateRule {
 
   // Computed as doubles, then rounded to T, as LibTorch does with its scalars.
   template <typename T>
-  AdamFactors<T> factors(int64_t update, double learning_rate, const ParameterSettings& settings) const {
-    const auto t = static_cast<double>(update);
-    const double rate = learning_rate * settings.learning_rate_scale;
+  AdamFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    const auto t = static_cast<double>(kind.update);
+    const double rate = learning_rate * kind.settings.learning_rate_scale;
+    const double decay = kind.settings.weight_decay;
     AdamFactors<T> factors;
-    factors.weight_decay =
-        static_cast<T>(decoupled_ ? 1 - rate * settings.weight_decay : settings.weight_decay);
+    factors.weight_decay = static_cast<T>(decoupled_ ? 1 - rate * decay : decay);
     factors.first = static_cast<T>(1 - settings_.beta1);
     factors.keep_second = static_cast<T>(settings_.beta2);
     factors.second = static_cast<T>(1 - settings_.beta2);
@@ -335,12 +275,70 @@ class Adam : public UpdateRule {
   }
 
   OptimizerSettings settings_;
-  SettingsOfWeights each_;
   bool decoupled_;
-  std::vector<int64_t> updates_;
-  std::vector<at::Tensor> first_moment_;
-  std::vector<at::Tensor> second_moment_;
 };
+
+// A rule that steps each element by itself.
+template <typename Arithmetic>
+class ElementwiseRule : public UpdateRule {
+ public:
+  ElementwiseRule(const OptimizerSettings& settings, std::vector<ParameterSettings> each,
+                  Arithmetic arithmetic)
+      : names_(slot_names(settings)),
+        each_(settings.weight_decay, std::move(each)),
+        arithmetic_(std::move(arithmetic)) {}
+
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
+                               const std::vector<at::Tensor>& gradients, double learning_rate,
+                               std::vector<at::Tensor> into) override {
+    const at::NoGradGuard no_grad;
+    updates_.resize(weights.size(), 0);
+    while (slots_.size() < names_.size()) slots_.push_back(zeros_like(weights));
+    for (std::vector<at::Tensor>& slot : slots_) own(slot);
+    std::vector<StepKind> kinds;
+    for (size_t i = 0; i < updates_.size(); ++i)
+      kinds.push_back({arithmetic_.kind_of(++updates_[i]), each_[i]});
+    const auto slot = [&](size_t i) { return i < slots_.size() ? slots_[i] : std::vector<at::Tensor>(); };
+    if (on_device(weights)) {
+      return step_all_on_device(
+          weights, gradients, std::move(into), slot(0), slot(1), kinds, not_finite_on_device_,
+          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
+            arithmetic_.step_on_device(tensors, kind, learning_rate, finds);
+          });
+    }
+    return step_all(weights, gradients, std::move(into), slot(0), slot(1), not_finite_,
+                    [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+                      return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores);
+                    });
+  }
+
+  UpdateState state() const override {
+    if (updates_.empty()) return {};
+    UpdateState state{updates_, {}};
+    for (size_t i = 0; i < slots_.size(); ++i) state.slots.emplace_back(names_[i], slots_[i]);
+    return state;
+  }
+
+  void restore(UpdateState state) override {
+    updates_ = std::move(state.updates);
+    slots_.clear();
+    for (auto& [name, tensors] : state.slots) slots_.push_back(std::move(tensors));
+  }
+
+ private:
+  std::vector<std::string> names_;  // of the slots
+  SettingsOfWeights each_;
+  Arithmetic arithmetic_;
+  std::vector<int64_t> updates_;
+  std::vector<std::vector<at::Tensor>> slots_;
+};
+
+template <typename Arithmetic, typename... More>
+std::unique_ptr<UpdateRule> make_rule(const OptimizerSettings& settings, std::vector<ParameterSettings> each,
+                                      More... more) {
+  return std::make_unique<ElementwiseRule<Arithmetic>>(settings, std::move(each),
+                                                       Arithmetic(settings, more...));
+}
 
 }  // namespace
 
@@ -351,11 +349,11 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
     case UpdateRuleKind::kSgd:
       break;
     case UpdateRuleKind::kAdam:
-      return std::make_unique<Adam>(settings, std::move(each), false);
+      return make_rule<AdamArithmetic>(settings, std::move(each), /*decoupled=*/false);
     case UpdateRuleKind::kAdamW:
-      return std::make_unique<Adam>(settings, std::move(each), true);
+      return make_rule<AdamArithmetic>(settings, std::move(each), /*decoupled=*/true);
   }
-  return std::make_unique<Sgd>(settings, std::move(each));
+  return make_rule<SgdArithmetic>(settings, std::move(each));
 }
 
 }  // namespace pipewright
