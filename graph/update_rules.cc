@@ -16,7 +16,8 @@ std::vector<std::string> two_moments(const OptimizerSettings&) { return {"exp_av
 const std::vector<UpdateRuleFacts>& update_rules() {
   static const std::vector<UpdateRuleFacts> rows = {{UpdateRuleKind::kSgd, "sgd", momentum_if_any},
                                                     {UpdateRuleKind::kAdam, "adam", two_moments},
-                                                    {UpdateRuleKind::kAdamW, "adamw", two_moments}};
+                                                    {UpdateRuleKind::kAdamW, "adamw", two_moments},
+                                                    {UpdateRuleKind::kNAdam, "nadam", two_moments}};
   return rows;
 }
 

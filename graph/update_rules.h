@@ -9,7 +9,7 @@
 
 namespace pipewright {
 
-enum class UpdateRuleKind { kSgd, kAdam, kAdamW };
+enum class UpdateRuleKind { kSgd, kAdam, kAdamW, kNAdam };
 
 struct UpdateRuleFacts {
   UpdateRuleKind kind;

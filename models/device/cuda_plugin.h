@@ -73,7 +73,7 @@ struct LayerNorm {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 8;
+constexpr int kCudaPluginInterface = 9;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.

@@ -118,8 +118,14 @@ template <Decay kDecay, typename S, typename T>
 PIPEWRIGHT_ANYWHERE GradientsSeen adam_share(const AdamRule<T>& rule, const StepArrays<S>& a,
                                              const ChunkPlace& place, int thread, int threads, bool squares) {
   const AdamFactors<T> f = rule.factors;
-  return step_share<true, true, true>(a, place, thread, threads, squares,
-                                      [f](T w, T g, T& m, T& v) { return adam<kDecay>(f, w, g, m, v); });
+  if (f.ahead == 0) {
+    return step_share<true, true, true>(a, place, thread, threads, squares, [f](T w, T g, T& m, T& v) {
+      return adam<kDecay, false>(f, w, g, m, v);
+    });
+  }
+  return step_share<true, true, true>(a, place, thread, threads, squares, [f](T w, T g, T& m, T& v) {
+    return adam<kDecay, true>(f, w, g, m, v);
+  });
 }
 
 template <typename S, typename T>

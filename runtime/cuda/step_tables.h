@@ -76,7 +76,7 @@ template <typename T>
 AdamFactors<T> rounded(const AdamFactors<double>& f) {
   return {static_cast<T>(f.weight_decay), static_cast<T>(f.first),       static_cast<T>(f.keep_second),
           static_cast<T>(f.second),       static_cast<T>(f.root_second), static_cast<T>(f.epsilon),
-          static_cast<T>(f.rate)};
+          static_cast<T>(f.rate),         static_cast<T>(f.ahead)};
 }
 
 }  // namespace pipewright

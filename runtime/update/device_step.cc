@@ -108,6 +108,7 @@ void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFacto
   const Tensors divisor = at::_foreach_sqrt(second);
   at::_foreach_div_(divisor, factors.root_second);
   at::_foreach_add_(divisor, factors.epsilon);
+  if (factors.ahead != 0) weights = at::_foreach_addcdiv(weights, gradients, divisor, -factors.ahead);
   put(tensors, &StepTensor::next, at::_foreach_addcdiv(weights, first, divisor, -factors.rate));
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -234,10 +235,35 @@ class SgdArithmetic {
   OptimizerSettings settings_;
 };
 
+// NAdam's first moment of update t, from 1, decays by mu(t): from about beta1 / 2 towards beta1.
+class NAdamMomenta {
+ public:
+  explicit NAdamMomenta(double beta1) : beta1_(beta1) {
+    products_.push_back(1);
+    while (products_.back() > kNothing)
+      products_.push_back(products_.back() * mu(static_cast<int64_t>(products_.size())));
+  }
+  double mu(int64_t t) const {
+    constexpr double kMomentumDecay = 0.004;  // torch.optim.NAdam's
+    return beta1_ * (1 - 0.5 * std::pow(0.96, static_cast<double>(t) * kMomentumDecay));
+  }
+  /// mu(1) mu(2) ... mu(t): for whatever beta1 less than 2^-60 behind a hundred updates.
+  double product(int64_t t) const {
+    return products_[std::min(static_cast<size_t>(t), products_.size() - 1)];
+  }
+
+ private:
+  static constexpr double kNothing = 0x1p-60;  // 1 less it is 1
+  double beta1_;
+  std::vector<double> products_;
+};
+
+enum class AdamKind { kAdam, kAdamW, kNAdam };
+
 class AdamArithmetic {
  public:
-  AdamArithmetic(const OptimizerSettings& settings, bool decoupled)
-      : settings_(settings), decoupled_(decoupled) {}
+  AdamArithmetic(const OptimizerSettings& settings, AdamKind kind)
+      : settings_(settings), kind_(kind), momenta_(settings.beta1) {}
 
   int64_t kind_of(int64_t update) const { return update; }
 
@@ -254,7 +280,7 @@ class AdamArithmetic {
  private:
   Decay decay_of(const ParameterSettings& settings) const {
     if (settings.weight_decay == 0) return Decay::kNone;
-    return decoupled_ ? Decay::kWeight : Decay::kGradient;
+    return kind_ == AdamKind::kAdam ? Decay::kGradient : Decay::kWeight;
   }
 
   // Computed as doubles, then rounded to T, as LibTorch does with its scalars.
@@ -264,18 +290,26 @@ class AdamArithmetic {
     const double rate = learning_rate * kind.settings.learning_rate_scale;
     const double decay = kind.settings.weight_decay;
     AdamFactors<T> factors;
-    factors.weight_decay = static_cast<T>(decoupled_ ? 1 - rate * decay : decay);
+    factors.weight_decay = static_cast<T>(kind_ == AdamKind::kAdam ? decay : 1 - rate * decay);
     factors.first = static_cast<T>(1 - settings_.beta1);
     factors.keep_second = static_cast<T>(settings_.beta2);
     factors.second = static_cast<T>(1 - settings_.beta2);
     factors.root_second = static_cast<T>(std::sqrt(1 - std::pow(settings_.beta2, t)));
     factors.epsilon = static_cast<T>(settings_.epsilon);
-    factors.rate = static_cast<T>(rate / (1 - std::pow(settings_.beta1, t)));
+    if (kind_ == AdamKind::kNAdam) {
+      const double mu = momenta_.mu(kind.update), next = momenta_.mu(kind.update + 1);
+      const double product = momenta_.product(kind.update);
+      factors.ahead = static_cast<T>(rate * (1 - mu) / (1 - product));
+      factors.rate = static_cast<T>(rate * next / (1 - product * next));
+    } else {
+      factors.rate = static_cast<T>(rate / (1 - std::pow(settings_.beta1, t)));
+    }
     return factors;
   }
 
   OptimizerSettings settings_;
-  bool decoupled_;
+  AdamKind kind_;
+  NAdamMomenta momenta_;
 };
 
 // A rule that steps each element by itself.
@@ -349,9 +383,11 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
     case UpdateRuleKind::kSgd:
       break;
     case UpdateRuleKind::kAdam:
-      return make_rule<AdamArithmetic>(settings, std::move(each), /*decoupled=*/false);
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kAdam);
     case UpdateRuleKind::kAdamW:
-      return make_rule<AdamArithmetic>(settings, std::move(each), /*decoupled=*/true);
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kAdamW);
+    case UpdateRuleKind::kNAdam:
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kNAdam);
   }
   return make_rule<SgdArithmetic>(settings, std::move(each));
 }

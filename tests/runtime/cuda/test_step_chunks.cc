@@ -86,8 +86,8 @@ Found run_launches(const std::vector<StepTensor>& tensors, const Rule& rule) {
   return found;
 }
 
-// The step of runtime/update/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count) tells
-// whether all gradients are finite.
+// The step of runtime/update/update_rule.cc: weights of less than 32 bits as floats. step_one(arrays, count)
+// tells whether all gradients are finite.
 template <typename S, typename StepOne>
 Found run_cpu(const std::vector<StepTensor>& tensors, const StepOne& step_one) {
   using T = typename Computed<S>::Type;
@@ -151,9 +151,10 @@ template <typename S>
 void check_adam(Draw& draw, int64_t count) {
   using T = typename Computed<S>::Type;
   const auto decay = static_cast<Decay>(drawn(draw, 3));
+  const double ahead = drawn(draw, 2) == 0 ? 0 : 0.02;  // NAdam's
   const AdamFactors<T> factors =
-      rounded<T>(AdamFactors<double>{0.999, 0.1, 0.999, 0.001, 0.0447, 1e-8, 0.01});
-  CAPTURE(static_cast<int>(decay));
+      rounded<T>(AdamFactors<double>{0.999, 0.1, 0.999, 0.001, 0.0447, 1e-8, 0.01, ahead});
+  CAPTURE(static_cast<int>(decay), ahead);
   check<S>(drawn_case<S>(draw, count, true, true), AdamRule<T>{factors, decay},
            [&](const StepArrays<T>& arrays, int64_t size) {
              return adam_step(factors, decay, arrays, 0, size, Stores::kOrdinary);

@@ -1,11 +1,12 @@
 // Update rules against the same arithmetic written one tensor at a time, bit for bit.
+#include "runtime/update/update_rule.h"
+
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "graph/error.h"
-#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 
@@ -75,10 +76,51 @@ TEST_CASE("adam and adamw follow their formula") {
   }
 }
 
+// Figures of torch.optim of PyTorch 2.11, float64: three weights of the same gradients after 1, 5 and 100
+// updates.
+struct Published {
+  OptimizerSettings settings;
+  std::vector<double> after[3];
+};
+
+void check_published(const Published& published) {
+  const auto rule = make_update_rule(published.settings);
+  const auto doubles = [](std::vector<double> numbers) { return at::tensor(numbers, at::kDouble); };
+  std::vector<at::Tensor> weights = {doubles({0.5, -1.25, 2})};
+  size_t next = 0;
+  for (int t = 1; t <= 100; ++t) {
+    const double scale = t <= 5 ? 1 : (t % 2 == 0 ? 1.0 : -1.0) / t;
+    weights =
+        rule->step(weights, {doubles({0.1 * t * scale, (-0.2 + 0.05 * t * t) * scale, scale / (t + 1)})},
+                   published.settings.learning_rate);
+    if (t != 1 && t != 5 && t != 100) continue;
+    CAPTURE(published.settings.name, published.settings.weight_decay, t);
+    const std::vector<double>& expected = published.after[next++];
+    for (int64_t i = 0; i < 3; ++i)
+      CHECK(weights[0][i].item<double>() == Approx(expected[static_cast<size_t>(i)]).epsilon(1e-7));
+  }
+}
+
+TEST_CASE("nadam makes PyTorch's weights, its decay is decoupled") {
+  OptimizerSettings settings;
+  settings.name = "nadam";
+  settings.learning_rate = 0.01;
+  settings.beta1 = 0.99;
+  check_published({settings,
+                   {{0.48993440393141086, -1.239934403595891, 1.9899344031261632},
+                    {0.4571632360630785, -1.2681450142516688, 1.9742665033639666},
+                    {0.42414893152806327, -1.279179509919555, 1.9338461642773732}}});
+  settings.weight_decay = 0.1;
+  check_published({settings,
+                   {{0.48943440393141086, -1.238684403595891, 1.9879344031261632},
+                    {0.4547583609606312, -1.2619210621569297, 1.9643540266790374},
+                    {0.3820189492653681, -1.1580624751598103, 1.7476212592941294}}});
+}
+
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw");
-  settings.momentum = GENERATE(0.0, 0.9);
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
   settings.weight_decay = 0.01;
   // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
   const uint64_t behind = GENERATE(0, 1, 3);
@@ -121,8 +163,8 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
 
 TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw");
-  settings.momentum = GENERATE(0.0, 0.9);
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.05);
   settings.no_decay = "bias";
