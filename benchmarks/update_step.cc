@@ -66,6 +66,15 @@ class InPlace {
     } else if (settings_.weight_decay != 0) {
       direction = at::_foreach_add(direction, weights_, settings_.weight_decay);
     }
+    if (settings_.name == "lion") {
+      direction = at::_foreach_mul(first_, settings_.beta1);
+      at::_foreach_add_(direction, gradients, 1 - settings_.beta1);
+      at::_foreach_sign_(direction);
+      at::_foreach_add_(weights_, direction, -rate);
+      at::_foreach_mul_(first_, settings_.beta2);
+      at::_foreach_add_(first_, gradients, 1 - settings_.beta2);
+      return;
+    }
     at::_foreach_lerp_(first_, direction, 1 - settings_.beta1);
     at::_foreach_mul_(second_, settings_.beta2);
     at::_foreach_addcmul_(second_, direction, direction, 1 - settings_.beta2);
@@ -163,13 +172,16 @@ int main(int argc, char** argv) try {
   adamw.weight_decay = 0.01;
   OptimizerSettings nadam = adamw;
   nadam.name = "nadam";
+  OptimizerSettings lion = adamw;
+  lion.name = "lion";
   const Rule rules[] = {{"sgd", sgd},
                         {"sgd, momentum", momentum},
                         {"sgd, momentum, decay", decayed},
                         {"sgd, Nesterov, decay", nesterov},
                         {"adam", adam},
                         {"adamw", adamw},
-                        {"nadam, decay", nadam}};
+                        {"nadam, decay", nadam},
+                        {"lion, decay", lion}};
 
   std::printf("%lld x %lld float32, %d thread(s), %lld steps of each kind in turn\n",
               static_cast<long long>(tensors), static_cast<long long>(elements), threads,

@@ -9,6 +9,7 @@ std::vector<std::string> momentum_if_any(const OptimizerSettings& settings) {
   if (settings.momentum == 0) return {};
   return {"momentum"};
 }
+std::vector<std::string> one_moment(const OptimizerSettings&) { return {"exp_avg"}; }
 std::vector<std::string> two_moments(const OptimizerSettings&) { return {"exp_avg", "exp_avg_sq"}; }
 
 }  // namespace
@@ -17,7 +18,8 @@ const std::vector<UpdateRuleFacts>& update_rules() {
   static const std::vector<UpdateRuleFacts> rows = {{UpdateRuleKind::kSgd, "sgd", momentum_if_any},
                                                     {UpdateRuleKind::kAdam, "adam", two_moments},
                                                     {UpdateRuleKind::kAdamW, "adamw", two_moments},
-                                                    {UpdateRuleKind::kNAdam, "nadam", two_moments}};
+                                                    {UpdateRuleKind::kNAdam, "nadam", two_moments},
+                                                    {UpdateRuleKind::kLion, "lion", one_moment}};
   return rows;
 }
 

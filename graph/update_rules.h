@@ -9,7 +9,7 @@
 
 namespace pipewright {
 
-enum class UpdateRuleKind { kSgd, kAdam, kAdamW, kNAdam };
+enum class UpdateRuleKind { kSgd, kAdam, kAdamW, kNAdam, kLion };
 
 struct UpdateRuleFacts {
   UpdateRuleKind kind;

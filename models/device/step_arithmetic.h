@@ -83,4 +83,24 @@ PIPEWRIGHT_ANYWHERE T adam(const AdamFactors<T>& f, T w, T g, T& m, T& v) {
   return w + -f.rate * m / divisor;
 }
 
+/// What a Lion step of one tensor multiplies by.
+template <typename T>
+struct LionFactors {
+  T keep_weight;     ///< 1 - rate decay
+  T keep_direction;  ///< beta1
+  T direction;       ///< 1 - beta1
+  T keep_first;      ///< beta2
+  T first;           ///< 1 - beta2
+  T rate;
+};
+
+/// The next weight; `m` becomes the next moment.
+template <typename T>
+PIPEWRIGHT_ANYWHERE T lion(const LionFactors<T>& f, T w, T g, T& m) {
+  const T c = fused(f.direction, g, f.keep_direction * m);
+  m = fused(f.first, g, f.keep_first * m);
+  const T sign = c > 0 ? T{1} : c < 0 ? T{-1} : c;  // what is no number stays none
+  return fused(-f.rate, sign, f.keep_weight * w);
+}
+
 }  // namespace pipewright

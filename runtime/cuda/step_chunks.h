@@ -50,6 +50,11 @@ struct AdamRule {
   Decay decay;
 };
 
+template <typename T>
+struct LionRule {
+  LionFactors<T> factors;
+};
+
 // One thread's share of a chunk. step(w, g, m, v) is the next weight; it changes m and v. They are read and
 // written where the rule has them.
 template <bool kReadsFirst, bool kFirst, bool kSecond, typename S, typename Step>
@@ -160,10 +165,18 @@ PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const AdamRule<T>& rule, const Step
   return {};
 }
 
+template <typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const LionRule<T>& rule, const StepArrays<S>& a,
+                                             const ChunkPlace& place, int thread, int threads, bool squares) {
+  const LionFactors<T> f = rule.factors;
+  return step_share<true, true, false>(a, place, thread, threads, squares,
+                                       [f](T w, T g, T& m, T&) { return lion(f, w, g, m); });
+}
+
 template <typename S>
 constexpr int64_t kChunkElements = kChunkBytes / static_cast<int64_t>(sizeof(S));
 
-/// What thread `thread` of the block of chunk `chunk` does. `Rule`: SgdRule or AdamRule of Computed<S>.
+/// What thread `thread` of the block of chunk `chunk` does. `Rule`: one of the above, of Computed<S>.
 template <typename S, typename Rule>
 PIPEWRIGHT_ANYWHERE GradientsSeen step_chunk(const StepTable<S>& table, const Rule& rule, int32_t chunk,
                                              int thread, int threads) {

@@ -15,5 +15,7 @@ void sgd_step_on_device(const std::vector<StepTensor>& tensors, const SgdFactors
                         Momentum momentum, bool decay, const StepFinds& finds);
 void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,
                          Decay decay, const StepFinds& finds);
+void lion_step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                         const StepFinds& finds);
 
 }  // namespace pipewright

@@ -312,6 +312,37 @@ class AdamArithmetic {
   NAdamMomenta momenta_;
 };
 
+class LionArithmetic {
+ public:
+  explicit LionArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
+
+  int64_t kind_of(int64_t) const { return 0; }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return lion_step(factors<T>(kind, learning_rate), arrays, begin, end, stores);
+  }
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    lion_step_on_device(tensors, factors<double>(kind, learning_rate), finds);
+  }
+
+ private:
+  template <typename T>
+  LionFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    const double rate = learning_rate * kind.settings.learning_rate_scale;
+    return {static_cast<T>(1 - rate * kind.settings.weight_decay),
+            static_cast<T>(settings_.beta1),
+            static_cast<T>(1 - settings_.beta1),
+            static_cast<T>(settings_.beta2),
+            static_cast<T>(1 - settings_.beta2),
+            static_cast<T>(rate)};
+  }
+
+  OptimizerSettings settings_;
+};
+
 // A rule that steps each element by itself.
 template <typename Arithmetic>
 class ElementwiseRule : public UpdateRule {
@@ -388,6 +419,8 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
       return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kAdamW);
     case UpdateRuleKind::kNAdam:
       return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kNAdam);
+    case UpdateRuleKind::kLion:
+      return make_rule<LionArithmetic>(settings, std::move(each));
   }
   return make_rule<SgdArithmetic>(settings, std::move(each));
 }

@@ -161,6 +161,16 @@ void check_adam(Draw& draw, int64_t count) {
            });
 }
 
+template <typename S>
+void check_lion(Draw& draw, int64_t count) {
+  using T = typename Computed<S>::Type;
+  const LionFactors<T> factors = rounded<T>(LionFactors<double>{0.999, 0.9, 0.1, 0.99, 0.01, 0.02});
+  check<S>(drawn_case<S>(draw, count, true, false), LionRule<T>{factors},
+           [&](const StepArrays<T>& arrays, int64_t size) {
+             return lion_step(factors, arrays, 0, size, Stores::kOrdinary);
+           });
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -177,6 +187,10 @@ TEST_CASE(
     check_adam<double>(draw, count);
     check_adam<c10::BFloat16>(draw, count);
     check_adam<c10::Half>(draw, count);
+    check_lion<float>(draw, count);
+    check_lion<double>(draw, count);
+    check_lion<c10::BFloat16>(draw, count);
+    check_lion<c10::Half>(draw, count);
   }
 }
 

@@ -63,6 +63,14 @@ struct Libtorch {
       return;
     }
     if (settings.name != "adam" && decay != 0) at::_foreach_mul_(weights, 1 - rate * decay);
+    if (settings.name == "lion") {
+      Tensors direction = at::_foreach_mul(first, settings.beta1);
+      at::_foreach_add_(direction, gradients, 1 - settings.beta1);
+      at::_foreach_mul_(first, settings.beta2);
+      at::_foreach_add_(first, gradients, 1 - settings.beta2);
+      at::_foreach_add_(weights, at::_foreach_sign(direction), -rate);
+      return;
+    }
     at::_foreach_lerp_(first, gradients, 1 - settings.beta1);
     at::_foreach_mul_(second, settings.beta2);
     at::_foreach_addcmul_(second, gradients, gradients, 1 - settings.beta2);
@@ -85,7 +93,7 @@ struct Libtorch {
 
 TEST_CASE("a step gives the bits of LibTorch's multi-tensor step, in place or not, streamed or not") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
   settings.weight_decay = GENERATE(0.0, 0.02);
   if (settings.name == "sgd") {
     settings.momentum = GENERATE(0.0, 0.9);
@@ -107,7 +115,7 @@ TEST_CASE("a step gives the bits of LibTorch's multi-tensor step, in place or no
     for (size_t i = 0; i < sizes.size(); ++i) {
       CAPTURE(settings.name, settings.weight_decay, settings.momentum, settings.nesterov, c10::toString(type),
               in_place, step, sizes[i]);
-      if (settings.name == "sgd") {
+      if (settings.name == "sgd" || settings.name == "lion") {
         check_same(next[i], libtorch.weights[i]);
       } else {
         // LibTorch's root (MKL's) is off by one unit in the last place now and then; ours never is.

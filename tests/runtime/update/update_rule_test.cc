@@ -76,6 +76,39 @@ TEST_CASE("adam and adamw follow their formula") {
   }
 }
 
+TEST_CASE("lion follows its formula, and what is no number stays visible") {
+  OptimizerSettings settings;
+  settings.name = "lion";
+  settings.beta2 = 0.99;
+  settings.weight_decay = GENERATE(0.0, 0.05);
+  const auto rule = make_update_rule(settings);
+  std::vector<at::Tensor> weights = random_tensors(2);
+  std::vector<at::Tensor> m(3);
+  for (size_t i = 0; i < 3; ++i) m[i] = at::zeros_like(weights[i]);
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const double rate = 0.01;
+    const auto next = rule->step(weights, random_tensors(20 + step), rate);
+    const auto gradients = random_tensors(20 + step);
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor w = weights[i].detach();
+      const at::Tensor direction = (0.9 * m[i] + 0.1 * gradients[i]).sign();
+      m[i] = 0.99 * m[i] + 0.01 * gradients[i];
+      CHECK(at::allclose(next[i], w - rate * (direction + settings.weight_decay * w), 1e-6, 1e-7));
+      CHECK(at::allclose(rule->state().slots[0].second[i], m[i], 1e-6, 1e-7));
+    }
+    weights = next;
+  }
+  std::vector<at::Tensor> gradients = random_tensors(30);
+  gradients[2][0] = std::nan("");
+  const auto next = rule->step(weights, gradients, 0.01);
+  CHECK(rule->not_finite() == std::optional<size_t>(2));
+  CHECK(next[2].isnan().all().item<bool>());
+  // A moment of 0 and a gradient of 0 have no sign.
+  const auto fresh = make_update_rule(settings);
+  const double kept = 1 - 0.01 * settings.weight_decay;
+  CHECK(at::allclose(fresh->step({at::ones({3})}, {at::zeros({3})}, 0.01)[0], at::full({3}, kept)));
+}
+
 // Figures of torch.optim of PyTorch 2.11, float64: three weights of the same gradients after 1, 5 and 100
 // updates.
 struct Published {
@@ -119,7 +152,7 @@ TEST_CASE("nadam makes PyTorch's weights, its decay is decoupled") {
 
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
   settings.weight_decay = 0.01;
   // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
@@ -163,7 +196,7 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
 
 TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.05);
