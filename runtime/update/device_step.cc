@@ -130,4 +130,8 @@ void lion_step_on_device(const std::vector<StepTensor>& tensors, const LionFacto
   put(tensors, &StepTensor::next, at::_foreach_add(weights, at::_foreach_sign(direction), -factors.rate));
 }
 
+void find_not_finite(const std::vector<StepTensor>& tensors, const StepFinds& finds) {
+  if (!tensors.empty()) find_not_finite(tensors, all(tensors, &StepTensor::gradient), finds);
+}
+
 }  // namespace pipewright

@@ -18,4 +18,7 @@ void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFacto
 void lion_step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
                          const StepFinds& finds);
 
+/// The part of the steps above that finds what is not finite.
+void find_not_finite(const std::vector<StepTensor>& tensors, const StepFinds& finds);
+
 }  // namespace pipewright

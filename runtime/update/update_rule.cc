@@ -13,6 +13,8 @@
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
 #include "runtime/update/device_step.h"
+#include "runtime/update/gradient_norm.h"
+#include "runtime/update/muon_step.h"
 #include "runtime/update/ownership.h"
 #include "runtime/update/step_kernels.h"
 
@@ -96,12 +98,14 @@ void make_room(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& 
 }
 
 // Calls step_one(i, arrays, begin, end, stores) for slices of every weight, which tells whether the gradient
-// is finite; returns the next weights as leaves. `first` and `second`: slots, or none.
-template <typename StepOne>
+// is finite; returns the next weights as leaves. `first` and `second`: slots, or none. Weights for which
+// step_whole(i, tensor) is true have been stepped by it.
+template <typename StepOne, typename StepWhole>
 std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
                                  const std::vector<at::Tensor>& first, const std::vector<at::Tensor>& second,
-                                 std::optional<size_t>& not_finite, const StepOne& step_one) {
+                                 std::optional<size_t>& not_finite, const StepOne& step_one,
+                                 const StepWhole& step_whole) {
   check_step(weights, gradients, into);
   not_finite.reset();
   make_room(weights, into);
@@ -122,7 +126,13 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
       });
       arrays.finish();
     };
-    weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    const StepTensor whole{weights[i],  gradients[i], next,
+                           slot(first), slot(second), static_cast<int32_t>(i)};
+    if (step_whole(i, whole)) {
+      finite = all_finite(gradients[i]);
+    } else {
+      weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    }
     if (!finite) not_finite = i;
     if (!next.requires_grad()) next.requires_grad_(true);
   }
@@ -143,40 +153,36 @@ struct StepKind {
   }
 };
 
-// The same on a device: step_some(tensors, kind, finds) for all weights of one dtype and one kind, by
+// The same on a device: step_some(tensors, kind, finds) for all other weights of one dtype and one kind, by
 // `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
-template <typename StepSome>
+template <typename StepSome, typename StepWhole>
 std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weights,
                                            const std::vector<at::Tensor>& gradients,
                                            std::vector<at::Tensor> into, const std::vector<at::Tensor>& first,
                                            const std::vector<at::Tensor>& second,
                                            const std::vector<StepKind>& kinds, at::Tensor& not_finite,
-                                           const StepSome& step_some) {
+                                           const StepSome& step_some, const StepWhole& step_whole) {
   check_step(weights, gradients, into);
   make_room(weights, into);
   not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
   std::map<std::pair<at::ScalarType, StepKind>, std::vector<StepTensor>> groups;
+  std::map<at::ScalarType, std::vector<StepTensor>> wholes;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i].numel() == 0) continue;
     const auto slot = [i](const std::vector<at::Tensor>& slots) {
       return slots.empty() ? at::Tensor() : slots[i];
     };
     const at::ScalarType dtype = weights[i].scalar_type();
-    groups[{dtype, kinds[i]}].push_back({weights[i], as_array(gradients[i], dtype), into[i], slot(first),
-                                         slot(second), static_cast<int32_t>(i)});
+    StepTensor tensor{weights[i],   as_array(gradients[i], dtype), into[i], slot(first),
+                      slot(second), static_cast<int32_t>(i)};
+    std::vector<StepTensor>& others = step_whole(i, tensor) ? wholes[dtype] : groups[{dtype, kinds[i]}];
+    others.push_back(std::move(tensor));
   }
+  for (const auto& [dtype, tensors] : wholes) find_not_finite(tensors, StepFinds{not_finite, {}});
   for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
   for (at::Tensor& next : into)
     if (!next.requires_grad()) next.requires_grad_(true);
   return into;
-}
-
-std::vector<at::Tensor> zeros_like(const std::vector<at::Tensor>& weights) {
-  const MemoryScope scope(MemoryPurpose::kOptimizer);
-  std::vector<at::Tensor> slots;
-  for (const at::Tensor& weight : weights)
-    slots.push_back(at::zeros(weight.sizes(), weight.options().requires_grad(false)));
-  return slots;
 }
 
 // Before a step changes slots: what a checkpoint holds stays as it is.
@@ -199,9 +205,15 @@ class SettingsOfWeights {
   std::vector<ParameterSettings> each_;
 };
 
+// Of rules that step all weights element by element.
+struct NoMatrices {
+  static void step_matrix(const StepTensor&, const StepKind&, double) {}
+};
+
 // What a rule is made of: `kind_of(t)` tells apart how its update t of a weight, from 1, is computed; `step`
-// is that for a slice of a weight, `step_on_device` for weights of one kind.
-class SgdArithmetic {
+// is that for a slice of a weight, `step_on_device` for weights of one kind, `step_matrix` for a weight that
+// steps_as_matrix() of graph/update_rules.h.
+class SgdArithmetic : public NoMatrices {
  public:
   explicit SgdArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
@@ -260,10 +272,10 @@ class NAdamMomenta {
 
 enum class AdamKind { kAdam, kAdamW, kNAdam };
 
-class AdamArithmetic {
+class AdamArithmetic : public NoMatrices {
  public:
   AdamArithmetic(const OptimizerSettings& settings, AdamKind kind)
-      : settings_(settings), kind_(kind), momenta_(settings.beta1) {}
+      : kind_(kind), momenta_(settings.beta1), settings_(settings) {}
 
   int64_t kind_of(int64_t update) const { return update; }
 
@@ -307,12 +319,14 @@ class AdamArithmetic {
     return factors;
   }
 
-  OptimizerSettings settings_;
   AdamKind kind_;
   NAdamMomenta momenta_;
+
+ protected:
+  OptimizerSettings settings_;
 };
 
-class LionArithmetic {
+class LionArithmetic : public NoMatrices {
  public:
   explicit LionArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
@@ -343,13 +357,25 @@ class LionArithmetic {
   OptimizerSettings settings_;
 };
 
-// A rule that steps each element by itself.
-template <typename Arithmetic>
-class ElementwiseRule : public UpdateRule {
+// AdamW, but for matrices.
+class MuonArithmetic : public AdamArithmetic {
  public:
-  ElementwiseRule(const OptimizerSettings& settings, std::vector<ParameterSettings> each,
-                  Arithmetic arithmetic)
-      : names_(slot_names(settings)),
+  explicit MuonArithmetic(const OptimizerSettings& settings) : AdamArithmetic(settings, AdamKind::kAdamW) {}
+
+  void step_matrix(const StepTensor& tensor, const StepKind& kind, double learning_rate) const {
+    muon_step(tensor, {.rate = learning_rate * kind.settings.learning_rate_scale,
+                       .weight_decay = kind.settings.weight_decay,
+                       .momentum = settings_.momentum,
+                       .nesterov = settings_.nesterov});
+  }
+};
+
+template <typename Arithmetic>
+class RuleOf : public UpdateRule {
+ public:
+  RuleOf(const OptimizerSettings& settings, std::vector<ParameterSettings> each, Arithmetic arithmetic)
+      : settings_(settings),
+        names_(slot_names(settings)),
         each_(settings.weight_decay, std::move(each)),
         arithmetic_(std::move(arithmetic)) {}
 
@@ -358,23 +384,31 @@ class ElementwiseRule : public UpdateRule {
                                std::vector<at::Tensor> into) override {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
-    while (slots_.size() < names_.size()) slots_.push_back(zeros_like(weights));
+    while (slots_.size() < names_.size()) slots_.push_back(first_slot(slots_.size(), weights));
     for (std::vector<at::Tensor>& slot : slots_) own(slot);
     std::vector<StepKind> kinds;
     for (size_t i = 0; i < updates_.size(); ++i)
       kinds.push_back({arithmetic_.kind_of(++updates_[i]), each_[i]});
     const auto slot = [&](size_t i) { return i < slots_.size() ? slots_[i] : std::vector<at::Tensor>(); };
+    const auto step_whole = [&](size_t i, const StepTensor& tensor) {
+      if (!is_matrix(weights[i], each_[i])) return false;
+      arithmetic_.step_matrix(tensor, kinds[i], learning_rate);
+      return true;
+    };
     if (on_device(weights)) {
       return step_all_on_device(
           weights, gradients, std::move(into), slot(0), slot(1), kinds, not_finite_on_device_,
           [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
             arithmetic_.step_on_device(tensors, kind, learning_rate, finds);
-          });
+          },
+          step_whole);
     }
-    return step_all(weights, gradients, std::move(into), slot(0), slot(1), not_finite_,
-                    [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                      return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores);
-                    });
+    return step_all(
+        weights, gradients, std::move(into), slot(0), slot(1), not_finite_,
+        [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+          return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores);
+        },
+        step_whole);
   }
 
   UpdateState state() const override {
@@ -391,6 +425,23 @@ class ElementwiseRule : public UpdateRule {
   }
 
  private:
+  bool is_matrix(const at::Tensor& weight, const ParameterSettings& own) const {
+    return steps_as_matrix(settings_, own, static_cast<size_t>(weight.dim()));
+  }
+
+  // Matrices have the first slot only.
+  std::vector<at::Tensor> first_slot(size_t slot, const std::vector<at::Tensor>& weights) const {
+    const MemoryScope scope(MemoryPurpose::kOptimizer);
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const bool none = slot > 0 && is_matrix(weights[i], each_[i]);
+      tensors.push_back(at::zeros(none ? at::IntArrayRef{0} : weights[i].sizes(),
+                                  weights[i].options().requires_grad(false)));
+    }
+    return tensors;
+  }
+
+  OptimizerSettings settings_;
   std::vector<std::string> names_;  // of the slots
   SettingsOfWeights each_;
   Arithmetic arithmetic_;
@@ -401,8 +452,7 @@ class ElementwiseRule : public UpdateRule {
 template <typename Arithmetic, typename... More>
 std::unique_ptr<UpdateRule> make_rule(const OptimizerSettings& settings, std::vector<ParameterSettings> each,
                                       More... more) {
-  return std::make_unique<ElementwiseRule<Arithmetic>>(settings, std::move(each),
-                                                       Arithmetic(settings, more...));
+  return std::make_unique<RuleOf<Arithmetic>>(settings, std::move(each), Arithmetic(settings, more...));
 }
 
 }  // namespace
@@ -421,6 +471,8 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
       return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kNAdam);
     case UpdateRuleKind::kLion:
       return make_rule<LionArithmetic>(settings, std::move(each));
+    case UpdateRuleKind::kMuon:
+      return make_rule<MuonArithmetic>(settings, std::move(each));
   }
   return make_rule<SgdArithmetic>(settings, std::move(each));
 }

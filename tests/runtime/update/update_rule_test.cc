@@ -150,10 +150,101 @@ TEST_CASE("nadam makes PyTorch's weights, its decay is decoupled") {
                     {0.3820189492653681, -1.1580624751598103, 1.7476212592941294}}});
 }
 
+// Numbers that are exact in bfloat16's place.
+at::Tensor eighths(int64_t t, int64_t rows, int64_t columns) {
+  at::Tensor matrix = at::zeros({rows, columns});
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      matrix[i][j] = static_cast<double>((7 * i + 3 * j + 5 * t + i * j) % 11 - 5) / 8;
+  return matrix;
+}
+
+at::Tensor quarters(int64_t rows, int64_t columns) {
+  at::Tensor matrix = at::zeros({rows, columns});
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) matrix[i][j] = static_cast<double>((i * 3 + j * 5) % 7 - 3) / 4;
+  return matrix;
+}
+
+OptimizerSettings muon_settings() {
+  OptimizerSettings settings;
+  settings.name = "muon";
+  settings.momentum = 0.95;
+  settings.nesterov = true;
+  settings.weight_decay = 0.1;
+  return settings;
+}
+
+TEST_CASE("muon makes the matrices of PyTorch's Muon, wide and tall, with the rate that fits AdamW's") {
+  const auto rule = make_update_rule(muon_settings());
+  std::vector<at::Tensor> weights = {quarters(3, 5), quarters(4, 2)};
+  for (int64_t t = 1; t <= 3; ++t) {
+    weights = rule->step(weights, {eighths(t, 3, 5), eighths(t, 4, 2)}, 0.05);
+    if (t == 2) continue;
+    // torch.optim.Muon of PyTorch 2.11, adjust_lr_fn="match_rms_adamw".
+    const std::vector<double> wide =
+        t == 1 ? std::vector<double>{-0.7453,  0.486844,  0.016858, -0.487455, 0.74173,
+                                     0.012316, -0.498013, 0.734808, 0.260454,  -0.252702,
+                                     0.737908, 0.257354,  -0.25469, -0.732362, 0.49381}
+               : std::vector<double>{-0.762781, 0.470985, 0.008458,  -0.482431, 0.753621,
+                                     0.02592,   -0.51035, 0.716122,  0.263276,  -0.235672,
+                                     0.73873,   0.271333, -0.236469, -0.703998, 0.505589};
+    const std::vector<double> tall = t == 1 ? std::vector<double>{-0.746904, 0.488711, 0.012578, -0.496665,
+                                                                  0.7375,    0.256836, -0.24667, -0.760703}
+                                            : std::vector<double>{-0.75865, 0.48457,  0.031536,  -0.510816,
+                                                                  0.730078, 0.263757, -0.253147, -0.77138};
+    // Products in bfloat16 have the processor's bits: the step is 0.02 times a number of eight.
+    CHECK(at::allclose(weights[0].flatten(), at::tensor(wide).to(at::kFloat), 0, 1e-3));
+    CHECK(at::allclose(weights[1].flatten(), at::tensor(tall).to(at::kFloat), 0, 1e-3));
+  }
+}
+
+TEST_CASE("muon steps as adamw what is no matrix, and what a group says is none") {
+  OptimizerSettings settings = muon_settings();
+  settings.parameter_groups = {{"embedding|head", 0.5, {}, false}};
+  const std::vector<std::string> names = {"embedding.weight", "layer.weight", "layer.bias"};
+  const auto tensors = [](uint64_t seed) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    return std::vector<at::Tensor>{at::randn({9, 4}, generator, at::TensorOptions()),
+                                   at::randn({4, 4}, generator, at::TensorOptions()),
+                                   at::randn({4}, generator, at::TensorOptions())};
+  };
+  const auto rule = make_update_rule(settings, names);
+  OptimizerSettings adamw = settings;
+  adamw.name = "adamw";
+  const auto other = make_update_rule(adamw, names);
+  std::vector<at::Tensor> weights = tensors(1), expected = tensors(1);
+  for (uint64_t step = 0; step < 3; ++step) {
+    weights = rule->step(weights, tensors(10 + step), 0.01);
+    expected = other->step(expected, tensors(10 + step), 0.01);
+  }
+  CHECK(weights[0].equal(expected[0]));
+  CHECK_FALSE(at::allclose(weights[1], expected[1]));
+  CHECK(weights[2].equal(expected[2]));
+  // A matrix has a momentum and no second moments.
+  const UpdateState state = rule->state();
+  for (size_t slot = 0; slot < 2; ++slot) {
+    for (size_t i = 0; i < 3; ++i) {
+      const auto shape = weights[i].sizes().vec();
+      CHECK(state.slots[slot].second[i].sizes().vec() == slot_shape(settings, slot, names[i], shape));
+    }
+  }
+  CHECK(state.slots[1].second[1].numel() == 0);
+  CHECK(state.slots[1].second[0].numel() == 36);
+}
+
+TEST_CASE("muon: a gradient that is not finite is found in a matrix too") {
+  const auto rule = make_update_rule(muon_settings());
+  std::vector<at::Tensor> gradients = {eighths(1, 3, 5), at::ones({3})};
+  gradients[0][1][2] = std::numeric_limits<double>::infinity();
+  rule->step({quarters(3, 5), at::ones({3})}, gradients, 0.05);
+  CHECK(rule->not_finite() == std::optional<size_t>(0));
+}
+
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
-  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.weight_decay = 0.01;
   // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
   const uint64_t behind = GENERATE(0, 1, 3);
@@ -175,8 +266,8 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
     CHECK(states[1].slots[slot].first == slot_names(settings)[slot]);
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < 3; ++i) {
-      tensors.push_back(states[0].slots.empty() ? at::zeros_like(weights[0][i]).detach()
-                                                : states[0].slots[slot].second[i].clone());
+      const auto shape = slot_shape(settings, slot, "", weights[0][i].sizes().vec());
+      tensors.push_back(states[0].slots.empty() ? at::zeros(shape) : states[0].slots[slot].second[i].clone());
     }
     for (const at::Tensor& tensor : states[1].slots[slot].second) tensors.push_back(tensor.clone());
     state.slots.emplace_back(slot_names(settings)[slot], std::move(tensors));
@@ -196,8 +287,8 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
 
 TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
-  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : 0;
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.05);
   settings.no_decay = "bias";
