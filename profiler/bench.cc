@@ -91,6 +91,7 @@ void Bench::make_weights(const Model& model) {
     if (trains(parameter)) {
       tensor.requires_grad_();
       leaves_.push_back(tensor);
+      leaf_names_.push_back(parameter.name);
       leaf_is_updated_.push_back(!read_before.count(parameter.name));
       trainable_.insert(parameter.name);
     }
@@ -338,16 +339,17 @@ Bench::Edges Bench::targets(const Received& received) const {
 }
 
 void Bench::prepare_updates(const std::vector<at::Tensor>& gradients) {
+  std::vector<std::string> names;
   for (size_t i = 0; i < leaves_.size(); ++i) {
     if (!gradients[i].defined() || !leaf_is_updated_[i]) continue;
     updated_.push_back(i);
     weights_.push_back(leaves_[i]);
+    names.push_back(leaf_names_[i]);
     next_weights_.push_back(at::empty_like(leaves_[i].detach()));
     sums_.push_back(at::zeros_like(leaves_[i].detach()));
   }
-  OptimizerSettings settings;
-  settings.momentum = 0.9;
-  rule_ = make_update_rule(settings);
+  settings_.momentum = 0.9;
+  rule_ = make_update_rule(settings_, names);
 }
 
 void Bench::update_before_pass() {

@@ -73,8 +73,8 @@ void expect_same(const MeasuredProfile& first, const MeasuredProfile& other) {
   compare("minibatch_samples", std::to_string(a.minibatch_samples), std::to_string(b.minibatch_samples));
   compare("device", a.device, b.device);
   compare("threads", std::to_string(a.threads), std::to_string(b.threads));
-  for (const char* key :
-       {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes", "parts"})
+  for (const char* key : {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes",
+                          "parts", "optimizer"})
     compare(std::string("provenance.") + key, entry_of(a, key), entry_of(b, key));
   for (size_t i = 0; i < std::max(a.nodes.size(), b.nodes.size()); ++i) {
     const auto name = [i](const Profile& profile) {
