@@ -61,10 +61,19 @@ class InPlace {
       return;
     }
     Tensors direction = gradients;
-    if (settings_.name == "adamw" && settings_.weight_decay != 0) {
+    if (settings_.name != "adam" && settings_.weight_decay != 0) {
       at::_foreach_mul_(weights_, 1 - rate * settings_.weight_decay);
     } else if (settings_.weight_decay != 0) {
       direction = at::_foreach_add(direction, weights_, settings_.weight_decay);
+    }
+    if (settings_.name == "lion") {
+      direction = at::_foreach_mul(first_, settings_.beta1);
+      at::_foreach_add_(direction, gradients, 1 - settings_.beta1);
+      at::_foreach_sign_(direction);
+      at::_foreach_add_(weights_, direction, -rate);
+      at::_foreach_mul_(first_, settings_.beta2);
+      at::_foreach_add_(first_, gradients, 1 - settings_.beta2);
+      return;
     }
     at::_foreach_lerp_(first_, direction, 1 - settings_.beta1);
     at::_foreach_mul_(second_, settings_.beta2);
@@ -72,13 +81,21 @@ class InPlace {
     Tensors denominator = at::_foreach_sqrt(second_);
     at::_foreach_div_(denominator, std::sqrt(1 - std::pow(settings_.beta2, updates_)));
     at::_foreach_add_(denominator, settings_.epsilon);
-    at::_foreach_addcdiv_(weights_, first_, denominator, -rate / (1 - std::pow(settings_.beta1, updates_)));
+    double rate_of_first = rate / (1 - std::pow(settings_.beta1, updates_));
+    if (settings_.name == "nadam") {
+      const auto mu = [&](double t) { return settings_.beta1 * (1 - 0.5 * std::pow(0.96, t * 0.004)); };
+      mu_product_ *= mu(updates_);
+      at::_foreach_addcdiv_(weights_, direction, denominator, -rate * (1 - mu(updates_)) / (1 - mu_product_));
+      rate_of_first = rate * mu(updates_ + 1) / (1 - mu_product_ * mu(updates_ + 1));
+    }
+    at::_foreach_addcdiv_(weights_, first_, denominator, -rate_of_first);
   }
 
  private:
   OptimizerSettings settings_;
   Tensors weights_, first_, second_;
   double updates_ = 0;
+  double mu_product_ = 1;
 };
 
 class Versioned {
@@ -153,12 +170,18 @@ int main(int argc, char** argv) try {
   OptimizerSettings adamw;
   adamw.name = "adamw";
   adamw.weight_decay = 0.01;
+  OptimizerSettings nadam = adamw;
+  nadam.name = "nadam";
+  OptimizerSettings lion = adamw;
+  lion.name = "lion";
   const Rule rules[] = {{"sgd", sgd},
                         {"sgd, momentum", momentum},
                         {"sgd, momentum, decay", decayed},
                         {"sgd, Nesterov, decay", nesterov},
                         {"adam", adam},
-                        {"adamw", adamw}};
+                        {"adamw", adamw},
+                        {"nadam, decay", nadam},
+                        {"lion, decay", lion}};
 
   std::printf("%lld x %lld float32, %d thread(s), %lld steps of each kind in turn\n",
               static_cast<long long>(tensors), static_cast<long long>(elements), threads,

@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/run.h"
 #include "graph/spec.h"
+#include "graph/update_rules.h"
 
 namespace pipewright {
 namespace {
@@ -53,13 +54,14 @@ void demand_one(const std::string& what, const std::string& expression,
 }  // namespace
 
 ParameterGroup ParameterGroup::from_json(JsonReader& reader) {
-  reader.expect({"parameters", "learning_rate_scale", "weight_decay"});
+  reader.expect({"parameters", "learning_rate_scale", "weight_decay", "matrix"});
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   ParameterGroup group;
   group.parameters = reader.string("parameters");
   if (reader.has("learning_rate_scale"))
     group.learning_rate_scale = reader.number("learning_rate_scale", -kInfinity, kInfinity);
   if (reader.has("weight_decay")) group.weight_decay = reader.number("weight_decay", -kInfinity, kInfinity);
+  if (reader.has("matrix")) group.matrix = reader.boolean("matrix");
   reader.finish();
   return group;
 }
@@ -69,6 +71,7 @@ Json ParameterGroup::to_json() const {
   json["parameters"] = parameters;
   if (learning_rate_scale) json["learning_rate_scale"] = *learning_rate_scale;
   if (weight_decay) json["weight_decay"] = *weight_decay;
+  if (matrix) json["matrix"] = *matrix;
   return json;
 }
 
@@ -86,6 +89,7 @@ ParameterGroup parse_parameter_group(const std::string& text) {
   if (options.has("learning_rate_scale"))
     group.learning_rate_scale = options.number("learning_rate_scale", 1, 0, kMostScale);
   if (options.has("weight_decay")) group.weight_decay = options.number("weight_decay", 0, 0, kMostScale);
+  if (options.has("matrix")) group.matrix = options.choice("matrix", "yes", {"yes", "no"}) == "yes";
   options.finish();
   return group;
 }
@@ -99,6 +103,7 @@ std::vector<ParameterSettings> parameter_settings(const OptimizerSettings& optim
       if (!std::regex_search(names[i], wanted)) continue;
       if (group.learning_rate_scale) settings[i].learning_rate_scale = *group.learning_rate_scale;
       if (group.weight_decay) settings[i].weight_decay = *group.weight_decay;
+      if (group.matrix) settings[i].matrix = *group.matrix;
     }
   }
   if (optimizer.no_decay.empty()) return settings;
@@ -114,8 +119,10 @@ void validate_parameter_groups(const OptimizerSettings& optimizer, const std::st
     const ParameterGroup& group = optimizer.parameter_groups[i];
     const std::string path = "optimizer.parameter_groups[" + std::to_string(i) + "]";
     check_expression(where, path + ".parameters", group.parameters);
-    if (!group.learning_rate_scale && !group.weight_decay)
-      fail_document(where, path, "sets nothing; expected learning_rate_scale, weight_decay or both");
+    if (!group.learning_rate_scale && !group.weight_decay && !group.matrix)
+      fail_document(where, path, "sets nothing; expected learning_rate_scale, weight_decay, or matrix");
+    if (group.matrix && !update_rule_facts(optimizer.name).matrices)
+      fail_document(where, path + ".matrix", "of optimizer muon only, not of " + optimizer.name);
     if (group.learning_rate_scale)
       check_range(where, path + ".learning_rate_scale", *group.learning_rate_scale, 0.0, kMostScale);
     if (group.weight_decay) check_range(where, path + ".weight_decay", *group.weight_decay, 0.0, kMostScale);

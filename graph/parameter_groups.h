@@ -19,6 +19,7 @@ struct ParameterGroup {
   std::string parameters;                     ///< expression
   std::optional<double> learning_rate_scale;  ///< the rate is multiplied by it
   std::optional<double> weight_decay;
+  std::optional<bool> matrix = {};  ///< false: muon steps it by AdamW, though it has two dimensions
 
   static ParameterGroup from_json(JsonReader& reader);
   Json to_json() const;
@@ -31,6 +32,7 @@ ParameterGroup parse_parameter_group(const std::string& text);
 struct ParameterSettings {
   double learning_rate_scale = 1;
   double weight_decay = 0;
+  bool matrix = true;
 };
 
 /// By name: each group that matches sets what it names, a later one wins over an earlier one; then

@@ -12,7 +12,7 @@
 namespace pipewright {
 
 struct OptimizerSettings {
-  std::string name = "sgd";  ///< "sgd", "adam", "adamw"
+  std::string name = "sgd";  ///< of graph/update_rules.h
   double learning_rate = 0.01;
   double momentum = 0;
   bool nesterov = false;

@@ -361,19 +361,20 @@ Bench::Edges Bench::targets(const Received& received) const {
 }
 
 void Bench::prepare_updates(const std::vector<at::Tensor>& gradients) {
+  std::vector<std::string> names;
   for (size_t i = 0; i < leaves_.size(); ++i) {
     if (!gradients[i].defined() || !leaf_is_updated_[i]) continue;
     updated_.push_back(i);
     weights_.push_back(leaves_[i]);
+    names.push_back(leaf_names_[i]);
     next_weights_.push_back(at::empty_like(leaves_[i].detach()));
     const auto copy = copies_.find(leaf_names_[i]);
     weight_copies_.push_back(copy == copies_.end() ? at::Tensor() : copy->second);
     next_copies_.push_back(copy == copies_.end() ? at::Tensor() : at::empty_like(copy->second));
     sums_.push_back(at::zeros_like(leaves_[i].detach()));
   }
-  OptimizerSettings settings;
-  settings.momentum = 0.9;
-  rule_ = make_update_rule(settings);
+  settings_.momentum = 0.9;
+  rule_ = make_update_rule(settings_, names);
 }
 
 void Bench::update_before_pass() {

@@ -22,8 +22,9 @@
 
 namespace pipewright {
 
-/// The part in one piece, and an update of it by the runtime's own rule, SGD with momentum: into the memory
-/// of a version that has died, and in place. Between the two what else is done with gradients.
+/// The part in one piece, and an update of it by a rule of the runtime's, SGD with momentum unless another is
+/// asked: into the memory of a version that has died, and in place. Between the two what else is done with
+/// gradients.
 struct WholePass {
   Stretch forward, backward, step, step_in_place;
   Stretch gradient_copy, gradient_add, gradient_divide;
@@ -68,6 +69,9 @@ class Bench {
         const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device);
   /// The whole model.
   Bench(const Model& model, const std::vector<at::Tensor>& inputs, uint64_t seed, at::Device device);
+
+  /// Before the first pass: the rule of the updates, instead of SGD; its momentum is 0.9.
+  void update_by(OptimizerSettings rule) { settings_ = std::move(rule); }
 
   size_t size() const { return singles_.size(); }
   bool is_trainable(const std::string& parameter) const { return trainable_.count(parameter) > 0; }
@@ -202,6 +206,7 @@ class Bench {
   // Of those that have gradients: what is updated, room for it and for sums of gradients.
   std::vector<size_t> updated_;
   std::vector<at::Tensor> weights_, next_weights_, weight_copies_, next_copies_, sums_;
+  OptimizerSettings settings_;
   std::unique_ptr<UpdateRule> rule_;
   std::set<std::string> trainable_, has_gradient_;
 };

@@ -77,8 +77,8 @@ void expect_same(const MeasuredProfile& first, const MeasuredProfile& other) {
     return profile.whole.host_cores ? std::to_string(*profile.whole.host_cores) : "";
   };
   compare("whole.host_cores", cores_of(a), cores_of(b));
-  for (const char* key :
-       {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes", "parts"})
+  for (const char* key : {"pipewright", "libtorch", "processor", "cuda", "data", "precision", "device_passes",
+                          "parts", "optimizer"})
     compare(std::string("provenance.") + key, entry_of(a, key), entry_of(b, key));
   for (size_t i = 0; i < std::max(a.nodes.size(), b.nodes.size()); ++i) {
     const auto name = [i](const Profile& profile) {

@@ -16,6 +16,7 @@
 #include "graph/json.h"
 #include "graph/profile.h"
 #include "graph/units.h"
+#include "graph/update_rules.h"
 #include "interference/core_features.h"
 #include "models/definition/variances.h"
 #include "models/device/device.h"
@@ -126,6 +127,11 @@ po::options_description profile_options() {
       ("memory", po::value<std::string>()->value_name("SIZE"),
        "most memory for tensors, 4GiB: a model that needs more is measured part by part; without: most of "
        "what the device has free")  //
+      ("optimizer", po::value<std::string>()->default_value("sgd")->value_name("NAME"),
+       "rule of the update that is measured: sgd stands for all but muon")  //
+      ("parameter-group", po::value<std::vector<std::string>>()->value_name("GROUP"),
+       "of muon, what is no matrix, as for the runtime: 'embedding|head:matrix=no'; may be given several "
+       "times")  //
       ("warmup", po::value<int64_t>()->default_value(1)->value_name("N"),
        "passes thrown away first; on a device further ones until its times have settled")  //
       ("precision", po::value<std::string>()->default_value("float32")->value_name("NAME"),
@@ -162,6 +168,12 @@ MeasureOptions measure_options_from(const po::variables_map& options) {
   if (options.count("memory")) {
     measuring.memory_bytes = parse_bytes(options["memory"].as<std::string>(), "--memory");
     if (*measuring.memory_bytes == 0) throw InputError("--memory: nothing fits 0 bytes");
+  }
+  measuring.optimizer.name = update_rule_facts(options["optimizer"].as<std::string>()).name;
+  if (options.count("parameter-group")) {
+    for (const std::string& group : options["parameter-group"].as<std::vector<std::string>>())
+      measuring.optimizer.parameter_groups.push_back(parse_parameter_group(group));
+    validate_parameter_groups(measuring.optimizer, "--parameter-group");
   }
   if (options.count("beside")) {
     measuring.beside = integer_option(options, "beside", 0, 1024);
@@ -225,6 +237,10 @@ void profile_command(const std::vector<std::string>& arguments) {
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
   check_variances(model.graph);
+  std::vector<std::string> trained;
+  for (const Parameter& parameter : model.graph.parameters)
+    if (parameter.trainable) trained.push_back(parameter.name);
+  demand_parameters_of_groups(measuring.optimizer, trained);
   const std::string passes = options["device-passes"].as<std::string>();
   model.graph = with_device_passes(with_precision(model, precision, measuring.device), passes, precision,
                                    measuring.device);

@@ -185,7 +185,9 @@ class PartByPart {
  private:
   void measure_part(const Part& part) {
     const auto make_bench = [&, arriving = crossing_] {
-      return std::make_unique<Bench>(model_, part, arriving, inputs_, options_.seed, options_.device);
+      auto bench = std::make_unique<Bench>(model_, part, arriving, inputs_, options_.seed, options_.device);
+      bench->update_by(options_.optimizer);
+      return bench;
     };
     const std::unique_ptr<Bench> bench = make_bench();
     bench->find_gradient_flow();
@@ -330,6 +332,7 @@ std::vector<std::pair<std::string, std::string>> provenance_of(const MeasureOpti
                                                                  {"warmup", measured.warmup()},
                                                                  {"repeats", measured.repeats()},
                                                                  {"seed", std::to_string(options.seed)},
+                                                                 {"optimizer", options.optimizer.name},
                                                                  {"date", utc_date()}};
   if (const std::optional<double> cores = measured.other_cores()) {
     char text[32];

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "graph/profile.h"
+#include "graph/run.h"
 #include "models/definition/model.h"
 
 namespace pipewright {
@@ -36,7 +37,8 @@ struct MeasureOptions {
   int64_t warmup = 1;   ///< passes thrown away; on a device then as many more as profiler/settling.h says
   int64_t repeats = 0;  ///< passes that count; 0: as many as profiler/repeats.h says
   uint64_t seed = 1;    ///< of the weights and dropout
-  int64_t beside = 0;   ///< threads that train the same model meanwhile, for ProfiledCrowd; 0: not measured
+  OptimizerSettings optimizer;  ///< whose update is measured, with a momentum of 0.9
+  int64_t beside = 0;  ///< threads that train the same model meanwhile, for ProfiledCrowd; 0: not measured
   /// At most so much of the device's memory for tensors; nothing: most of what is free there. A model that
   /// needs more is measured in parts.
   std::optional<int64_t> memory_bytes;

@@ -109,6 +109,8 @@ class Run:
         elif asked["name"] in ("adam", "adamw"):
             kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[asked["name"]]
             made = kind(groups, lr=rate, betas=(asked["beta1"], asked["beta2"]), eps=asked["epsilon"])
+        elif asked["name"] == "nadam":
+            made = torch.optim.NAdam(groups, lr=rate, betas=(asked["beta1"], asked["beta2"]), eps=asked["epsilon"], decoupled_weight_decay=True)
         else:
             fail(f"optimizer '{asked['name']}' is none that this script knows")
         return made, scales

@@ -74,7 +74,7 @@ struct LayerNorm {
 };
 
 /// Changes with this file: a plug-in of another build is refused instead of called.
-constexpr int kCudaPluginInterface = 9;
+constexpr int kCudaPluginInterface = 11;
 
 /// `device`: the number of a device of this process, as CUDA_VISIBLE_DEVICES leaves them. Any thread may
 /// call. RunError with CUDA's own words where a call of CUDA fails.
@@ -90,7 +90,7 @@ class CudaPlugin {
   /// The same for two ranks if and only if they have the same device, whatever number it has there.
   virtual std::string device_identity(int64_t device) = 0;
 
-  /// Whether this build has kernels of its own (it was made with nvcc). Without, the six calls below throw.
+  /// Whether this build has kernels of its own (it was made with nvcc). Without, the seven calls below throw.
   virtual bool has_kernels() = 0;
   /// A step of all `tensors`, of one dtype: out of place in one pass over the memory, in one launch (one more
   /// for each 500 tensors), in the order of the current stream. The arithmetic is that of
@@ -99,6 +99,8 @@ class CudaPlugin {
                         Momentum momentum, bool decay, const StepFinds& finds) = 0;
   virtual void adam_step(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,
                          Decay decay, const StepFinds& finds) = 0;
+  virtual void lion_step(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                         const StepFinds& finds) = 0;
   /// to[i] becomes from[i]: contiguous tensors of one device, equal in bytes, in one launch (one more for
   /// each 1024), in the order of the current stream. Packs what crosses a cut into one message, and back.
   virtual void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) = 0;

@@ -65,19 +65,42 @@ struct AdamFactors {
   T second;        ///< 1 - beta2
   T root_second;   ///< sqrt(1 - beta2^t)
   T epsilon;
-  T rate;  ///< rate / (1 - beta1^t)
+  T rate;          ///< of the first moment: rate / (1 - beta1^t)
+  T ahead = T{0};  ///< NAdam: of the gradient itself
 };
 
 enum class Decay { kNone, kGradient, kWeight };
 
-/// The next weight; `m` and `v` become the next moments.
-template <Decay kDecay, typename T>
+/// The next weight; `m` and `v` become the next moments. kAhead: NAdam's, whose step is also of the gradient.
+template <Decay kDecay, bool kAhead, typename T>
 PIPEWRIGHT_ANYWHERE T adam(const AdamFactors<T>& f, T w, T g, T& m, T& v) {
   if constexpr (kDecay == Decay::kGradient) g = fused(f.weight_decay, w, g);
   if constexpr (kDecay == Decay::kWeight) w = w * f.weight_decay;
   m = fused(f.first, g - m, m);
   v = fused(f.second * g, g, f.keep_second * v);
-  return w + -f.rate * m / (root(v) / f.root_second + f.epsilon);
+  const T divisor = root(v) / f.root_second + f.epsilon;
+  if constexpr (kAhead) w = w + -f.ahead * g / divisor;
+  return w + -f.rate * m / divisor;
+}
+
+/// What a Lion step of one tensor multiplies by.
+template <typename T>
+struct LionFactors {
+  T keep_weight;     ///< 1 - rate decay
+  T keep_direction;  ///< beta1
+  T direction;       ///< 1 - beta1
+  T keep_first;      ///< beta2
+  T first;           ///< 1 - beta2
+  T rate;
+};
+
+/// The next weight; `m` becomes the next moment.
+template <typename T>
+PIPEWRIGHT_ANYWHERE T lion(const LionFactors<T>& f, T w, T g, T& m) {
+  const T c = fused(f.direction, g, f.keep_direction * m);
+  m = fused(f.first, g, f.keep_first * m);
+  const T sign = c > 0 ? T{1} : c < 0 ? T{-1} : c;  // what is no number stays none
+  return fused(-f.rate, sign, f.keep_weight * w);
 }
 
 }  // namespace pipewright

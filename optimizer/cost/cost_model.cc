@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/run.h"
+#include "graph/update_rules.h"
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
@@ -88,6 +90,19 @@ bool is_measured_on_such_hosts(const ProfiledCrowd& crowd, const Topology& topol
   return crowd.ranks >= (share ? std::min(devices, topology.cores.cores) : devices);
 }
 
+namespace {
+
+// Tensors that the rule keeps whose update the profile has.
+int64_t measured_slots(const Profile& profile) {
+  OptimizerSettings rule;
+  rule.momentum = 0.9;
+  for (const auto& [key, value] : profile.provenance)
+    if (key == "optimizer") rule.name = value;
+  return static_cast<int64_t>(slot_names(rule).size());
+}
+
+}  // namespace
+
 CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t optimizer_slots,
                        const ClassProfiles& classes) {
   CostInputs inputs;
@@ -129,10 +144,11 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
   const auto take_update = [&](const ProfiledWhole& whole) {
     if (trainable == 0) return;
     ProfiledUpdate parts = whole.update.value_or(ProfiledUpdate{whole.step_seconds});
-    // A profile's step has momentum. On a device a step takes what its memory takes: weight, gradient and new
-    // weight, and of each slot the old and the new numbers.
+    // On a device a step takes what its memory takes: weight, gradient and new weight, and of each slot the
+    // old and the new numbers.
     const auto passes_of = [](int64_t slots) { return static_cast<double>(3 + 2 * slots); };
-    const double step = profile.device.starts_with("cuda") ? passes_of(optimizer_slots) / passes_of(1) : 1;
+    const double measured = passes_of(measured_slots(profile));
+    const double step = profile.device.starts_with("cuda") ? passes_of(optimizer_slots) / measured : 1;
     parts.step_in_place_seconds *= step;
     inputs.update.step_seconds = std::max(inputs.update.step_seconds, step * whole.step_seconds);
     for (const ProfiledUpdateRow& row : profiled_update_rows())

@@ -51,16 +51,20 @@ StageState load_stage_state(TensorsByName& tensors, const std::string& where, co
   }
   if (state.updates == 0) return state;
   const MemoryScope scope(MemoryPurpose::kOptimizer);
-  for (const std::string& slot : slot_names(optimizer)) {
+  const std::vector<std::string> slots = slot_names(optimizer);
+  for (size_t number = 0; number < slots.size(); ++number) {
+    const std::string& slot = slots[number];
     std::vector<at::Tensor> values;
     for (size_t i = 0; i < stage.trainable().size(); ++i) {
       const at::Tensor& weight = state.weights[stage.trainable()[i]];
-      const std::string name = slot_tensor(slot, stage.parameters()[stage.trainable()[i]]);
+      const std::string& parameter = stage.parameters()[stage.trainable()[i]];
+      const std::string name = slot_tensor(slot, parameter);
+      const auto shape = slot_shape(optimizer, number, parameter, weight.sizes().vec());
       const bool there = tensors.has(name);
       if (!there && state.optimizer.updates[i] != 0)
         throw InputError(where + ": has no tensor '" + name + "'");
-      values.push_back(there ? tensors.take(name) : at::zeros_like(weight));
-      if (!values.back().sizes().equals(weight.sizes())) {
+      values.push_back(there ? tensors.take(name) : at::zeros(shape, weight.options()));
+      if (values.back().sizes() != shape) {
         throw InputError(where + ": '" + name + "' has another shape than the parameter");
       }
     }

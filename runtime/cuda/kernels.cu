@@ -139,6 +139,12 @@ void launch_step(const StepTable<S>& table, const AdamRule<typename Computed<S>:
   launch(table, rule, stream);
 }
 
+template <typename S>
+void launch_step(const StepTable<S>& table, const LionRule<typename Computed<S>::Type>& rule,
+                 cudaStream_t stream) {
+  launch(table, rule, stream);
+}
+
 template void launch_step(const StepTable<float>&, const SgdRule<float>&, cudaStream_t);
 template void launch_step(const StepTable<double>&, const SgdRule<double>&, cudaStream_t);
 template void launch_step(const StepTable<c10::BFloat16>&, const SgdRule<float>&, cudaStream_t);
@@ -147,6 +153,10 @@ template void launch_step(const StepTable<float>&, const AdamRule<float>&, cudaS
 template void launch_step(const StepTable<double>&, const AdamRule<double>&, cudaStream_t);
 template void launch_step(const StepTable<c10::BFloat16>&, const AdamRule<float>&, cudaStream_t);
 template void launch_step(const StepTable<c10::Half>&, const AdamRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<float>&, const LionRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<double>&, const LionRule<double>&, cudaStream_t);
+template void launch_step(const StepTable<c10::BFloat16>&, const LionRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<c10::Half>&, const LionRule<float>&, cudaStream_t);
 
 void launch_copy(const CopyTable& table, cudaStream_t stream) {
   static_assert(sizeof table <= 32764, "CUDA's limit of a kernel's arguments");

@@ -20,6 +20,9 @@ void launch_step(const StepTable<S>& table, const SgdRule<typename Computed<S>::
 template <typename S>
 void launch_step(const StepTable<S>& table, const AdamRule<typename Computed<S>::Type>& rule,
                  cudaStream_t stream);
+template <typename S>
+void launch_step(const StepTable<S>& table, const LionRule<typename Computed<S>::Type>& rule,
+                 cudaStream_t stream);
 void launch_copy(const CopyTable& table, cudaStream_t stream);
 
 /// Of `count` rows: the logarithm of the sum of a row's exponentials, and its loss, 0 if it asks nothing.

@@ -22,6 +22,10 @@ template <typename S>
 void launch_step(const StepTable<S>&, const AdamRule<typename Computed<S>::Type>&, cudaStream_t) {
   missing();
 }
+template <typename S>
+void launch_step(const StepTable<S>&, const LionRule<typename Computed<S>::Type>&, cudaStream_t) {
+  missing();
+}
 template void launch_step(const StepTable<float>&, const SgdRule<float>&, cudaStream_t);
 template void launch_step(const StepTable<double>&, const SgdRule<double>&, cudaStream_t);
 template void launch_step(const StepTable<c10::BFloat16>&, const SgdRule<float>&, cudaStream_t);
@@ -30,6 +34,10 @@ template void launch_step(const StepTable<float>&, const AdamRule<float>&, cudaS
 template void launch_step(const StepTable<double>&, const AdamRule<double>&, cudaStream_t);
 template void launch_step(const StepTable<c10::BFloat16>&, const AdamRule<float>&, cudaStream_t);
 template void launch_step(const StepTable<c10::Half>&, const AdamRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<float>&, const LionRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<double>&, const LionRule<double>&, cudaStream_t);
+template void launch_step(const StepTable<c10::BFloat16>&, const LionRule<float>&, cudaStream_t);
+template void launch_step(const StepTable<c10::Half>&, const LionRule<float>&, cudaStream_t);
 void launch_copy(const CopyTable&, cudaStream_t) { missing(); }
 
 template <typename S>

@@ -62,6 +62,10 @@ class Plugin : public CudaPlugin {
                  const StepFinds& finds) override {
     step_on_device(tensors, factors, decay, finds);
   }
+  void lion_step(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                 const StepFinds& finds) override {
+    step_on_device(tensors, factors, finds);
+  }
   void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) override {
     copy_on_device(from, to);
   }

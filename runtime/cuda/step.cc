@@ -70,6 +70,14 @@ void step_on_device(const std::vector<StepTensor>& tensors, const AdamFactors<do
   });
 }
 
+void step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                    const StepFinds& finds) {
+  dispatch(tensors, finds, [&](auto number) {
+    using T = decltype(number);
+    return LionRule<T>{rounded<T>(factors)};
+  });
+}
+
 void copy_on_device(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
   if (from.empty()) return;
   const c10::DeviceGuard guard(from[0].device());

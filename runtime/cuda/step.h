@@ -10,6 +10,8 @@ void step_on_device(const std::vector<StepTensor>& tensors, const SgdFactors<dou
                     Momentum momentum, bool decay, const StepFinds& finds);
 void step_on_device(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors, Decay decay,
                     const StepFinds& finds);
+void step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                    const StepFinds& finds);
 void copy_on_device(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to);
 
 }  // namespace pipewright

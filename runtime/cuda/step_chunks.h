@@ -72,6 +72,11 @@ PIPEWRIGHT_ANYWHERE CopiedPack copied(const Pack<float>& weights) {
   return copies;
 }
 
+template <typename T>
+struct LionRule {
+  LionFactors<T> factors;
+};
+
 // One thread's share of a chunk. step(w, g, m, v) is the next weight; it changes m and v. They are read and
 // written where the rule has them.
 template <bool kReadsFirst, bool kFirst, bool kSecond, typename S, typename Step>
@@ -148,8 +153,14 @@ PIPEWRIGHT_ANYWHERE GradientsSeen adam_share(const AdamRule<T>& rule, const Step
                                              const ChunkPlace& place, int thread, int threads,
                                              const StepBeside& beside) {
   const AdamFactors<T> f = rule.factors;
-  return step_share<true, true, true>(a, place, thread, threads, beside,
-                                      [f](T w, T g, T& m, T& v) { return adam<kDecay>(f, w, g, m, v); });
+  if (f.ahead == 0) {
+    return step_share<true, true, true>(a, place, thread, threads, beside, [f](T w, T g, T& m, T& v) {
+      return adam<kDecay, false>(f, w, g, m, v);
+    });
+  }
+  return step_share<true, true, true>(a, place, thread, threads, beside, [f](T w, T g, T& m, T& v) {
+    return adam<kDecay, true>(f, w, g, m, v);
+  });
 }
 
 template <typename S, typename T>
@@ -186,10 +197,19 @@ PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const AdamRule<T>& rule, const Step
   return {};
 }
 
+template <typename S, typename T>
+PIPEWRIGHT_ANYWHERE GradientsSeen rule_share(const LionRule<T>& rule, const StepArrays<S>& a,
+                                             const ChunkPlace& place, int thread, int threads,
+                                             const StepBeside& beside) {
+  const LionFactors<T> f = rule.factors;
+  return step_share<true, true, false>(a, place, thread, threads, beside,
+                                       [f](T w, T g, T& m, T&) { return lion(f, w, g, m); });
+}
+
 template <typename S>
 constexpr int64_t kChunkElements = kChunkBytes / static_cast<int64_t>(sizeof(S));
 
-/// What thread `thread` of the block of chunk `chunk` does. `Rule`: SgdRule or AdamRule of Computed<S>.
+/// What thread `thread` of the block of chunk `chunk` does. `Rule`: one of the above, of Computed<S>.
 template <typename S, typename Rule>
 PIPEWRIGHT_ANYWHERE GradientsSeen step_chunk(const StepTable<S>& table, const Rule& rule, int32_t chunk,
                                              int thread, int threads) {

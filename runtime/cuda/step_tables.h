@@ -85,7 +85,12 @@ template <typename T>
 AdamFactors<T> rounded(const AdamFactors<double>& f) {
   return {static_cast<T>(f.weight_decay), static_cast<T>(f.first),       static_cast<T>(f.keep_second),
           static_cast<T>(f.second),       static_cast<T>(f.root_second), static_cast<T>(f.epsilon),
-          static_cast<T>(f.rate)};
+          static_cast<T>(f.rate),         static_cast<T>(f.ahead)};
+}
+template <typename T>
+LionFactors<T> rounded(const LionFactors<double>& f) {
+  return {static_cast<T>(f.keep_weight), static_cast<T>(f.keep_direction), static_cast<T>(f.direction),
+          static_cast<T>(f.keep_first),  static_cast<T>(f.first),          static_cast<T>(f.rate)};
 }
 
 }  // namespace pipewright

@@ -61,8 +61,10 @@ std::map<std::string, Holding> holdings_of(const Graph& graph, const OptimizerSe
     parts.push_back({parameter.name, dtype, parameter.type.shape});
     if (!parameter.trainable) continue;
     parts.push_back({slot_tensor(kUpdatesSlot, parameter.name), at::kLong, {}});
-    for (const std::string& slot : slot_names(optimizer))
-      parts.push_back({slot_tensor(slot, parameter.name), dtype, parameter.type.shape});
+    const std::vector<std::string> slots = slot_names(optimizer);
+    for (size_t i = 0; i < slots.size(); ++i)
+      parts.push_back({slot_tensor(slots[i], parameter.name), dtype,
+                       slot_shape(optimizer, i, parameter.name, parameter.type.shape)});
   }
   for (const Buffer& buffer : graph.buffers) {
     const at::ScalarType dtype = scalar_type_of(buffer.type.dtype);

@@ -80,10 +80,15 @@ class DrainSync : public ReplicaSync {
     optimizer.updates.resize(trainable.size(), 0);
     for (int64_t& updates : optimizer.updates) updates += further;
     if (!optimizer.slots.empty()) return;
-    for (const std::string& name : settings_.slots) {
+    for (const std::string& name : slot_names(settings_.optimizer)) {
+      const size_t slot = optimizer.slots.size();
       optimizer.slots.emplace_back(name, std::vector<at::Tensor>());
-      for (const size_t i : trainable)
-        optimizer.slots.back().second.push_back(at::zeros_like(state.weights[i].detach()));
+      for (const size_t i : trainable) {
+        const at::Tensor weight = state.weights[i].detach();
+        const auto shape =
+            slot_shape(settings_.optimizer, slot, stage_.program().parameters()[i], weight.sizes().vec());
+        optimizer.slots.back().second.push_back(at::zeros(shape, weight.options()));
+      }
     }
   }
 

@@ -40,11 +40,11 @@ class ReplicaSync {
 struct ReplicaSyncSettings {
   std::vector<int64_t> ranks;  ///< of the stage's replicas in the run's plan, two or more
   StreamTags tags{1};
-  std::vector<std::string> slots = {};  ///< that the update rule keeps for each weight
-  int64_t updates_in_flight = 1;        ///< of a pipeline: its minibatches in flight over its update interval
-  uint64_t seed = 0;                    ///< of the run
-  bool early = false;                   ///< sums may be made while the backward still runs
-  Groups* groups = nullptr;             ///< of SyncFacts::groups_by_arrival
+  OptimizerSettings optimizer = {};
+  int64_t updates_in_flight = 1;  ///< of a pipeline: its minibatches in flight over its update interval
+  uint64_t seed = 0;              ///< of the run
+  bool early = false;             ///< sums may be made while the backward still runs
+  Groups* groups = nullptr;       ///< of SyncFacts::groups_by_arrival
   /// Told at each drain that averages weights: how far the replica's trained ones were from the mean of all,
   /// as a part of the mean's Euclidean norm.
   std::function<void(double spread)> drained = {};

@@ -9,6 +9,7 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_sign.h>
 #include <ATen/ops/_foreach_sqrt.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/stack.h>
@@ -119,7 +120,29 @@ void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFacto
   const Tensors divisor = at::_foreach_sqrt(second);
   at::_foreach_div_(divisor, factors.root_second);
   at::_foreach_add_(divisor, factors.epsilon);
+  if (factors.ahead != 0) weights = at::_foreach_addcdiv(weights, gradients, divisor, -factors.ahead);
   put_next(tensors, at::_foreach_addcdiv(weights, first, divisor, -factors.rate));
+}
+
+void lion_step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                         const StepFinds& finds) {
+  if (tensors.empty()) return;
+  if (CudaPlugin* plugin = kernels_for(tensors)) return plugin->lion_step(tensors, factors, finds);
+  const at::NoGradGuard no_grad;
+  const Tensors gradients = all(tensors, &StepTensor::gradient);
+  find_not_finite(tensors, gradients, finds);
+  const Tensors first = all(tensors, &StepTensor::first);
+  const Tensors direction = at::_foreach_mul(first, factors.keep_direction);
+  at::_foreach_add_(direction, gradients, factors.direction);
+  at::_foreach_mul_(first, factors.keep_first);
+  at::_foreach_add_(first, gradients, factors.first);
+  put(tensors, &StepTensor::first, first);
+  const Tensors weights = at::_foreach_mul(all(tensors, &StepTensor::old), factors.keep_weight);
+  put_next(tensors, at::_foreach_add(weights, at::_foreach_sign(direction), -factors.rate));
+}
+
+void find_not_finite(const std::vector<StepTensor>& tensors, const StepFinds& finds) {
+  if (!tensors.empty()) find_not_finite(tensors, all(tensors, &StepTensor::gradient), finds);
 }
 
 }  // namespace pipewright

@@ -15,5 +15,10 @@ void sgd_step_on_device(const std::vector<StepTensor>& tensors, const SgdFactors
                         Momentum momentum, bool decay, const StepFinds& finds);
 void adam_step_on_device(const std::vector<StepTensor>& tensors, const AdamFactors<double>& factors,
                          Decay decay, const StepFinds& finds);
+void lion_step_on_device(const std::vector<StepTensor>& tensors, const LionFactors<double>& factors,
+                         const StepFinds& finds);
+
+/// The part of the steps above that finds what is not finite.
+void find_not_finite(const std::vector<StepTensor>& tensors, const StepFinds& finds);
 
 }  // namespace pipewright

@@ -74,6 +74,11 @@ bool adam_step(const AdamFactors<T>& f, Decay decay, const StepArrays<T>& a, int
   PIPEWRIGHT_WIDEST(adam_step(f, decay, a, begin, end, stores));
 }
 
+template <typename T>
+bool lion_step(const LionFactors<T>& f, const StepArrays<T>& a, int64_t begin, int64_t end, Stores stores) {
+  PIPEWRIGHT_WIDEST(lion_step(f, a, begin, end, stores));
+}
+
 template <typename Bits>
 bool all_finite(const Bits* numbers, int64_t count, Bits exponent) {
   PIPEWRIGHT_WIDEST(all_finite(numbers, count, exponent));
@@ -91,6 +96,8 @@ template bool sgd_step(const SgdFactors<double>&, Momentum, bool, const StepArra
 template bool adam_step(const AdamFactors<float>&, Decay, const StepArrays<float>&, int64_t, int64_t, Stores);
 template bool adam_step(const AdamFactors<double>&, Decay, const StepArrays<double>&, int64_t, int64_t,
                         Stores);
+template bool lion_step(const LionFactors<float>&, const StepArrays<float>&, int64_t, int64_t, Stores);
+template bool lion_step(const LionFactors<double>&, const StepArrays<double>&, int64_t, int64_t, Stores);
 template bool all_finite(const uint16_t*, int64_t, uint16_t);
 template bool all_finite(const uint32_t*, int64_t, uint32_t);
 template bool all_finite(const uint64_t*, int64_t, uint64_t);

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -13,6 +14,8 @@
 #include "models/memory/memory_meter.h"
 #include "models/run/weight_copies.h"
 #include "runtime/update/device_step.h"
+#include "runtime/update/gradient_norm.h"
+#include "runtime/update/muon_step.h"
 #include "runtime/update/ownership.h"
 #include "runtime/update/step_kernels.h"
 
@@ -97,13 +100,14 @@ void make_room(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& 
 }
 
 // Calls step_one(i, arrays, begin, end, stores) for slices of every weight, which tells whether the gradient
-// is finite; returns the next weights as leaves. `first` and `second`: slots, or none.
-template <typename StepOne>
+// is finite; returns the next weights as leaves. `first` and `second`: slots, or none. Weights for which
+// step_whole(i, tensor) is true have been stepped by it.
+template <typename StepOne, typename StepWhole>
 std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
                                  const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
                                  const std::vector<at::Tensor>& second, std::optional<size_t>& not_finite,
-                                 const StepOne& step_one) {
+                                 const StepOne& step_one, const StepWhole& step_whole) {
   check_step(weights, gradients, into, copies);
   not_finite.reset();
   make_room(weights, into);
@@ -124,7 +128,13 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
       });
       arrays.finish();
     };
-    weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    const StepTensor whole{weights[i],  gradients[i],           next, slot(first), slot(second),
+                           /*copy=*/{}, static_cast<int32_t>(i)};
+    if (step_whole(i, whole)) {
+      finite = all_finite(gradients[i]);
+    } else {
+      weights[i].scalar_type() == at::kDouble ? run(0.0) : run(0.0F);
+    }
     if (!finite) not_finite = i;
     if (!next.requires_grad()) next.requires_grad_(true);
   }
@@ -136,51 +146,45 @@ bool on_device(const std::vector<at::Tensor>& weights) { return !weights.empty()
 
 // Weights of one kind are stepped by one call on a device.
 struct StepKind {
-  int64_t updates = 0;  // or what else tells steps apart
+  int64_t update = 0;  // which of a weight, or what else tells steps apart
   ParameterSettings settings;
   bool operator<(const StepKind& other) const {
     const auto key = [](const StepKind& kind) {
-      return std::tuple(kind.updates, kind.settings.learning_rate_scale, kind.settings.weight_decay);
+      return std::tuple(kind.update, kind.settings.learning_rate_scale, kind.settings.weight_decay);
     };
     return key(*this) < key(other);
   }
 };
 
-// The same on a device: step_some(tensors, kind, finds) for all weights of one dtype and one kind, by
+// The same on a device: step_some(tensors, kind, finds) for all other weights of one dtype and one kind, by
 // `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
-template <typename StepSome>
+template <typename StepSome, typename StepWhole>
 std::vector<at::Tensor> step_all_on_device(
     const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
     std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
     const std::vector<at::Tensor>& second, const std::vector<StepKind>& kinds, at::Tensor& not_finite,
-    const StepSome& step_some) {
+    const StepSome& step_some, const StepWhole& step_whole) {
   check_step(weights, gradients, into, copies);
   make_room(weights, into);
   not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
   std::map<std::pair<at::ScalarType, StepKind>, std::vector<StepTensor>> groups;
+  std::map<at::ScalarType, std::vector<StepTensor>> wholes;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i].numel() == 0) continue;
     const auto slot = [i](const std::vector<at::Tensor>& slots) {
       return slots.empty() ? at::Tensor() : slots[i];
     };
     const at::ScalarType dtype = weights[i].scalar_type();
-    groups[{dtype, kinds[i]}].push_back({weights[i], as_array(gradients[i], dtype), into[i], slot(first),
-                                         slot(second), slot(copies), static_cast<int32_t>(i)});
+    StepTensor tensor{weights[i],   as_array(gradients[i], dtype), into[i], slot(first), slot(second),
+                      slot(copies), static_cast<int32_t>(i)};
+    std::vector<StepTensor>& others = step_whole(i, tensor) ? wholes[dtype] : groups[{dtype, kinds[i]}];
+    others.push_back(std::move(tensor));
   }
+  for (const auto& [dtype, tensors] : wholes) find_not_finite(tensors, StepFinds{not_finite, {}});
   for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
   for (at::Tensor& next : into)
     if (!next.requires_grad()) next.requires_grad_(true);
   return into;
-}
-
-std::vector<at::Tensor> like(const std::vector<at::Tensor>& weights, bool zeros) {
-  const MemoryScope scope(MemoryPurpose::kOptimizer);
-  std::vector<at::Tensor> slots;
-  for (const at::Tensor& weight : weights) {
-    const auto options = weight.options().requires_grad(false);
-    slots.push_back(zeros ? at::zeros(weight.sizes(), options) : at::empty(weight.sizes(), options));
-  }
-  return slots;
 }
 
 // Before a step changes slots: what a checkpoint holds stays as it is.
@@ -203,148 +207,255 @@ class SettingsOfWeights {
   std::vector<ParameterSettings> each_;
 };
 
-class Sgd : public UpdateRule {
+// Of rules that step all weights element by element.
+struct NoMatrices {
+  static void step_matrix(const StepTensor&, const StepKind&, double) {}
+};
+
+// What a rule is made of: `kind_of(t)` tells apart how its update t of a weight, from 1, is computed; `step`
+// is that for a slice of a weight, `step_on_device` for weights of one kind, `step_matrix` for a weight that
+// steps_as_matrix() of graph/update_rules.h.
+class SgdArithmetic : public NoMatrices {
  public:
-  Sgd(const OptimizerSettings& settings, std::vector<ParameterSettings> each)
-      : settings_(settings), each_(settings.weight_decay, std::move(each)) {}
+  explicit SgdArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
-                               const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
-    const at::NoGradGuard no_grad;
-    updates_.resize(weights.size(), 0);
-    if (settings_.momentum != 0 && velocity_.empty()) velocity_ = like(weights, /*zeros=*/false);
-    own(velocity_);
-    if (on_device(weights)) {
-      std::vector<StepKind> kinds;
-      for (size_t i = 0; i < updates_.size(); ++i)
-        kinds.push_back({static_cast<int64_t>(momentum_of(updates_[i]++)), each_[i]});
-      return step_all_on_device(
-          weights, gradients, std::move(into), copies, velocity_, {}, kinds, not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
-            const auto& [scale, decay] = kind.settings;
-            sgd_step_on_device(tensors, {learning_rate * scale, settings_.momentum, decay},
-                               static_cast<Momentum>(kind.updates), decay != 0, finds);
-          });
-    }
-    auto next =
-        step_all(weights, gradients, std::move(into), copies, velocity_, {}, not_finite_,
-                 [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                   using T = std::remove_pointer_t<decltype(arrays.next)>;
-                   const auto& [scale, decay] = each_[i];
-                   const SgdFactors<T> factors{static_cast<T>(learning_rate * scale),
-                                               static_cast<T>(settings_.momentum), static_cast<T>(decay)};
-                   return sgd_step(factors, momentum_of(updates_[i]), decay != 0, arrays, begin, end, stores);
-                 });
-    for (int64_t& updates : updates_) ++updates;
-    return next;
+  int64_t kind_of(int64_t update) const { return static_cast<int64_t>(momentum_of(update)); }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return sgd_step(factors<T>(kind, learning_rate), static_cast<Momentum>(kind.update),
+                    kind.settings.weight_decay != 0, arrays, begin, end, stores);
   }
-
-  UpdateState state() const override {
-    UpdateState state{updates_, {}};
-    if (!velocity_.empty()) state.slots = {{"momentum", velocity_}};
-    return state;
-  }
-
-  void restore(UpdateState state) override {
-    updates_ = std::move(state.updates);
-    velocity_.clear();
-    if (!state.slots.empty()) velocity_ = std::move(state.slots.at(0).second);
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    sgd_step_on_device(tensors, factors<double>(kind, learning_rate), static_cast<Momentum>(kind.update),
+                       kind.settings.weight_decay != 0, finds);
   }
 
  private:
-  Momentum momentum_of(int64_t updates) const {
+  Momentum momentum_of(int64_t update) const {
     if (settings_.momentum == 0) return Momentum::kNone;
-    if (settings_.nesterov) return updates == 0 ? Momentum::kNesterovFirst : Momentum::kNesterov;
-    return updates == 0 ? Momentum::kFirst : Momentum::kClassic;
+    if (settings_.nesterov) return update == 1 ? Momentum::kNesterovFirst : Momentum::kNesterov;
+    return update == 1 ? Momentum::kFirst : Momentum::kClassic;
+  }
+
+  template <typename T>
+  SgdFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    return {static_cast<T>(learning_rate * kind.settings.learning_rate_scale),
+            static_cast<T>(settings_.momentum), static_cast<T>(kind.settings.weight_decay)};
   }
 
   OptimizerSettings settings_;
-  SettingsOfWeights each_;
-  std::vector<int64_t> updates_;
-  std::vector<at::Tensor> velocity_;
 };
 
-class Adam : public UpdateRule {
+// NAdam's first moment of update t, from 1, decays by mu(t): from about beta1 / 2 towards beta1.
+class NAdamMomenta {
  public:
-  Adam(const OptimizerSettings& settings, std::vector<ParameterSettings> each, bool decoupled)
-      : settings_(settings), each_(settings.weight_decay, std::move(each)), decoupled_(decoupled) {}
-
-  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
-                               const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
-    const at::NoGradGuard no_grad;
-    updates_.resize(weights.size(), 0);
-    if (first_moment_.empty()) {
-      first_moment_ = like(weights, /*zeros=*/true);
-      second_moment_ = like(weights, /*zeros=*/true);
-    }
-    own(first_moment_);
-    own(second_moment_);
-    for (int64_t& updates : updates_) ++updates;
-    if (on_device(weights)) {
-      std::vector<StepKind> kinds;
-      for (size_t i = 0; i < updates_.size(); ++i) kinds.push_back({updates_[i], each_[i]});
-      return step_all_on_device(
-          weights, gradients, std::move(into), copies, first_moment_, second_moment_, kinds,
-          not_finite_on_device_,
-          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
-            adam_step_on_device(tensors, factors<double>(kind.updates, learning_rate, kind.settings),
-                                decay_of(kind.settings), finds);
-          });
-    }
-    return step_all(weights, gradients, std::move(into), copies, first_moment_, second_moment_, not_finite_,
-                    [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-                      using T = std::remove_pointer_t<decltype(arrays.next)>;
-                      return adam_step(factors<T>(updates_[i], learning_rate, each_[i]), decay_of(each_[i]),
-                                       arrays, begin, end, stores);
-                    });
+  explicit NAdamMomenta(double beta1) : beta1_(beta1) {
+    products_.push_back(1);
+    while (products_.back() > kNothing)
+      products_.push_back(products_.back() * mu(static_cast<int64_t>(products_.size())));
+  }
+  double mu(int64_t t) const {
+    constexpr double kMomentumDecay = 0.004;  // torch.optim.NAdam's
+    return beta1_ * (1 - 0.5 * std::pow(0.96, static_cast<double>(t) * kMomentumDecay));
+  }
+  /// mu(1) mu(2) ... mu(t): for whatever beta1 less than 2^-60 behind a hundred updates.
+  double product(int64_t t) const {
+    return products_[std::min(static_cast<size_t>(t), products_.size() - 1)];
   }
 
-  UpdateState state() const override {
-    if (first_moment_.empty()) return {};
-    return {updates_, {{"exp_avg", first_moment_}, {"exp_avg_sq", second_moment_}}};
-  }
+ private:
+  static constexpr double kNothing = 0x1p-60;  // 1 less it is 1
+  double beta1_;
+  std::vector<double> products_;
+};
 
-  void restore(UpdateState state) override {
-    updates_ = std::move(state.updates);
-    first_moment_.clear();
-    second_moment_.clear();
-    if (state.slots.empty()) return;
-    first_moment_ = std::move(state.slots.at(0).second);
-    second_moment_ = std::move(state.slots.at(1).second);
+enum class AdamKind { kAdam, kAdamW, kNAdam };
+
+class AdamArithmetic : public NoMatrices {
+ public:
+  AdamArithmetic(const OptimizerSettings& settings, AdamKind kind)
+      : kind_(kind), momenta_(settings.beta1), settings_(settings) {}
+
+  int64_t kind_of(int64_t update) const { return update; }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return adam_step(factors<T>(kind, learning_rate), decay_of(kind.settings), arrays, begin, end, stores);
+  }
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    adam_step_on_device(tensors, factors<double>(kind, learning_rate), decay_of(kind.settings), finds);
   }
 
  private:
   Decay decay_of(const ParameterSettings& settings) const {
     if (settings.weight_decay == 0) return Decay::kNone;
-    return decoupled_ ? Decay::kWeight : Decay::kGradient;
+    return kind_ == AdamKind::kAdam ? Decay::kGradient : Decay::kWeight;
   }
 
   // Computed as doubles, then rounded to T, as LibTorch does with its scalars.
   template <typename T>
-  AdamFactors<T> factors(int64_t update, double learning_rate, const ParameterSettings& settings) const {
-    const auto t = static_cast<double>(update);
-    const double rate = learning_rate * settings.learning_rate_scale;
+  AdamFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    const auto t = static_cast<double>(kind.update);
+    const double rate = learning_rate * kind.settings.learning_rate_scale;
+    const double decay = kind.settings.weight_decay;
     AdamFactors<T> factors;
-    factors.weight_decay =
-        static_cast<T>(decoupled_ ? 1 - rate * settings.weight_decay : settings.weight_decay);
+    factors.weight_decay = static_cast<T>(kind_ == AdamKind::kAdam ? decay : 1 - rate * decay);
     factors.first = static_cast<T>(1 - settings_.beta1);
     factors.keep_second = static_cast<T>(settings_.beta2);
     factors.second = static_cast<T>(1 - settings_.beta2);
     factors.root_second = static_cast<T>(std::sqrt(1 - std::pow(settings_.beta2, t)));
     factors.epsilon = static_cast<T>(settings_.epsilon);
-    factors.rate = static_cast<T>(rate / (1 - std::pow(settings_.beta1, t)));
+    if (kind_ == AdamKind::kNAdam) {
+      const double mu = momenta_.mu(kind.update), next = momenta_.mu(kind.update + 1);
+      const double product = momenta_.product(kind.update);
+      factors.ahead = static_cast<T>(rate * (1 - mu) / (1 - product));
+      factors.rate = static_cast<T>(rate * next / (1 - product * next));
+    } else {
+      factors.rate = static_cast<T>(rate / (1 - std::pow(settings_.beta1, t)));
+    }
     return factors;
   }
 
+  AdamKind kind_;
+  NAdamMomenta momenta_;
+
+ protected:
   OptimizerSettings settings_;
-  SettingsOfWeights each_;
-  bool decoupled_;
-  std::vector<int64_t> updates_;
-  std::vector<at::Tensor> first_moment_;
-  std::vector<at::Tensor> second_moment_;
 };
+
+class LionArithmetic : public NoMatrices {
+ public:
+  explicit LionArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
+
+  int64_t kind_of(int64_t) const { return 0; }
+
+  template <typename T>
+  bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
+            int64_t end, Stores stores) const {
+    return lion_step(factors<T>(kind, learning_rate), arrays, begin, end, stores);
+  }
+  void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
+                      const StepFinds& finds) const {
+    lion_step_on_device(tensors, factors<double>(kind, learning_rate), finds);
+  }
+
+ private:
+  template <typename T>
+  LionFactors<T> factors(const StepKind& kind, double learning_rate) const {
+    const double rate = learning_rate * kind.settings.learning_rate_scale;
+    return {static_cast<T>(1 - rate * kind.settings.weight_decay),
+            static_cast<T>(settings_.beta1),
+            static_cast<T>(1 - settings_.beta1),
+            static_cast<T>(settings_.beta2),
+            static_cast<T>(1 - settings_.beta2),
+            static_cast<T>(rate)};
+  }
+
+  OptimizerSettings settings_;
+};
+
+// AdamW, but for matrices.
+class MuonArithmetic : public AdamArithmetic {
+ public:
+  explicit MuonArithmetic(const OptimizerSettings& settings) : AdamArithmetic(settings, AdamKind::kAdamW) {}
+
+  void step_matrix(const StepTensor& tensor, const StepKind& kind, double learning_rate) const {
+    muon_step(tensor, {.rate = learning_rate * kind.settings.learning_rate_scale,
+                       .weight_decay = kind.settings.weight_decay,
+                       .momentum = settings_.momentum,
+                       .nesterov = settings_.nesterov});
+  }
+};
+
+template <typename Arithmetic>
+class RuleOf : public UpdateRule {
+ public:
+  RuleOf(const OptimizerSettings& settings, std::vector<ParameterSettings> each, Arithmetic arithmetic)
+      : settings_(settings),
+        names_(slot_names(settings)),
+        each_(settings.weight_decay, std::move(each)),
+        arithmetic_(std::move(arithmetic)) {}
+
+  std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
+                               const std::vector<at::Tensor>& gradients, double learning_rate,
+                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
+    const at::NoGradGuard no_grad;
+    updates_.resize(weights.size(), 0);
+    while (slots_.size() < names_.size()) slots_.push_back(first_slot(slots_.size(), weights));
+    for (std::vector<at::Tensor>& slot : slots_) own(slot);
+    std::vector<StepKind> kinds;
+    for (size_t i = 0; i < updates_.size(); ++i)
+      kinds.push_back({arithmetic_.kind_of(++updates_[i]), each_[i]});
+    const auto slot = [&](size_t i) { return i < slots_.size() ? slots_[i] : std::vector<at::Tensor>(); };
+    const auto step_whole = [&](size_t i, const StepTensor& tensor) {
+      if (!is_matrix(weights[i], each_[i])) return false;
+      arithmetic_.step_matrix(tensor, kinds[i], learning_rate);
+      return true;
+    };
+    if (on_device(weights)) {
+      return step_all_on_device(
+          weights, gradients, std::move(into), copies, slot(0), slot(1), kinds, not_finite_on_device_,
+          [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
+            arithmetic_.step_on_device(tensors, kind, learning_rate, finds);
+          },
+          step_whole);
+    }
+    return step_all(
+        weights, gradients, std::move(into), copies, slot(0), slot(1), not_finite_,
+        [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
+          return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores);
+        },
+        step_whole);
+  }
+
+  UpdateState state() const override {
+    if (updates_.empty()) return {};
+    UpdateState state{updates_, {}};
+    for (size_t i = 0; i < slots_.size(); ++i) state.slots.emplace_back(names_[i], slots_[i]);
+    return state;
+  }
+
+  void restore(UpdateState state) override {
+    updates_ = std::move(state.updates);
+    slots_.clear();
+    for (auto& [name, tensors] : state.slots) slots_.push_back(std::move(tensors));
+  }
+
+ private:
+  bool is_matrix(const at::Tensor& weight, const ParameterSettings& own) const {
+    return steps_as_matrix(settings_, own, static_cast<size_t>(weight.dim()));
+  }
+
+  // Matrices have the first slot only.
+  std::vector<at::Tensor> first_slot(size_t slot, const std::vector<at::Tensor>& weights) const {
+    const MemoryScope scope(MemoryPurpose::kOptimizer);
+    std::vector<at::Tensor> tensors;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const bool none = slot > 0 && is_matrix(weights[i], each_[i]);
+      tensors.push_back(at::zeros(none ? at::IntArrayRef{0} : weights[i].sizes(),
+                                  weights[i].options().requires_grad(false)));
+    }
+    return tensors;
+  }
+
+  OptimizerSettings settings_;
+  std::vector<std::string> names_;  // of the slots
+  SettingsOfWeights each_;
+  Arithmetic arithmetic_;
+  std::vector<int64_t> updates_;
+  std::vector<std::vector<at::Tensor>> slots_;
+};
+
+template <typename Arithmetic, typename... More>
+std::unique_ptr<UpdateRule> make_rule(const OptimizerSettings& settings, std::vector<ParameterSettings> each,
+                                      More... more) {
+  return std::make_unique<RuleOf<Arithmetic>>(settings, std::move(each), Arithmetic(settings, more...));
+}
 
 }  // namespace
 
@@ -355,11 +466,17 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
     case UpdateRuleKind::kSgd:
       break;
     case UpdateRuleKind::kAdam:
-      return std::make_unique<Adam>(settings, std::move(each), false);
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kAdam);
     case UpdateRuleKind::kAdamW:
-      return std::make_unique<Adam>(settings, std::move(each), true);
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kAdamW);
+    case UpdateRuleKind::kNAdam:
+      return make_rule<AdamArithmetic>(settings, std::move(each), AdamKind::kNAdam);
+    case UpdateRuleKind::kLion:
+      return make_rule<LionArithmetic>(settings, std::move(each));
+    case UpdateRuleKind::kMuon:
+      return make_rule<MuonArithmetic>(settings, std::move(each));
   }
-  return std::make_unique<Sgd>(settings, std::move(each));
+  return make_rule<SgdArithmetic>(settings, std::move(each));
 }
 
 }  // namespace pipewright

@@ -18,13 +18,14 @@ namespace pipewright {
 /// updates, so they are counted for each weight.
 struct UpdateState {
   std::vector<int64_t> updates;  ///< made of each weight; empty: none yet
-  /// By name, in the order of slot_names(): one tensor a weight. None while no weight has an update; with
+  /// By name, in the order of slot_names(): one tensor a weight, of slot_shape(). None while no weight has an update; with
   /// some, a weight of 0 updates has zeros.
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
 };
 
 /// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass
-/// over the memory of each weight. All tensors of a step are on one device (runtime/update/device_step.h).
+/// over the memory of each weight; that of matrices of muon is runtime/update/muon_step.h. All tensors of a
+/// step are on one device (runtime/update/device_step.h).
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;

@@ -29,21 +29,25 @@ at::Tensor mean(const Stages& stages, const std::function<at::Tensor(SerialStage
 }
 
 // Of trainable parameter i. A pipeline that has made no update yet has no slots: zeros.
-UpdateState mean_update_state(const Stages& stages, size_t i, const std::vector<std::string>& slot_names,
+UpdateState mean_update_state(const Stages& stages, size_t i, const OptimizerSettings& optimizer,
                               int64_t updates) {
   UpdateState averaged;
   averaged.updates = {updates};
-  for (const std::string& name : slot_names) {
-    averaged.slots.push_back({name, {mean(stages, [&](SerialStage& stage) {
-                                for (const auto& [own, slots] : stage.rules[i]->state().slots)
-                                  if (own == name) return slots[0];
-                                return at::zeros_like(stage.latest()[stage.trainable[i]]);
-                              })}});
+  for (const std::string& name : slot_names(optimizer)) {
+    const size_t slot = averaged.slots.size();
+    averaged.slots.push_back(
+        {name, {mean(stages, [&](SerialStage& stage) {
+           for (const auto& [own, slots] : stage.rules[i]->state().slots)
+             if (own == name) return slots[0];
+           const at::Tensor weight = stage.latest()[stage.trainable[i]].detach();
+           return at::zeros(slot_shape(optimizer, slot, stage.trainable_name(i), weight.sizes().vec()),
+                            weight.options());
+         })}});
   }
   return averaged;
 }
 
-void average_drained_stage(const Stages& stages, const std::vector<std::string>& slot_names) {
+void average_drained_stage(const Stages& stages, const OptimizerSettings& rule) {
   const SerialStage& shape = *stages.front();
   int64_t updates = 0;
   for (const SerialStage* stage : stages) updates = std::max(updates, stage->latest_version());
@@ -54,7 +58,7 @@ void average_drained_stage(const Stages& stages, const std::vector<std::string>&
     if (shape.averages(b)) buffers[b] = mean(stages, [&](SerialStage& stage) { return stage.buffers[0][b]; });
   std::vector<UpdateState> optimizer;
   for (size_t i = 0; i < shape.trainable.size() && updates > 0; ++i)
-    optimizer.push_back(mean_update_state(stages, i, slot_names, updates));
+    optimizer.push_back(mean_update_state(stages, i, rule, updates));
   for (SerialStage* stage : stages) {
     Tensors own = clones(weights);
     for (const size_t i : stage->trainable) own[i].requires_grad_(true);
@@ -118,11 +122,11 @@ size_t SerialGroups::next_group(size_t pipeline, size_t s) {
 
 void average_drained(SerialPipelines& pipelines) {
   const at::NoGradGuard no_grad;
-  const std::vector<std::string> slots = slot_names(pipelines.front()->rules().optimizer);
+  const OptimizerSettings& rule = pipelines.front()->rules().optimizer;
   for (size_t s = 0; s < pipelines.front()->stage_count(); ++s) {
     Stages stages;
     for (const auto& pipeline : pipelines) stages.push_back(&pipeline->stage(s));
-    average_drained_stage(stages, slots);
+    average_drained_stage(stages, rule);
   }
 }
 

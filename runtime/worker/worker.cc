@@ -68,7 +68,7 @@ Worker::Worker(const Model& model, const Plan& plan, int64_t rank, Transport* tr
         rules.sync, *transport, *stages_.back(),
         {.ranks = ranks,
          .tags = tags_,
-         .slots = slot_names(rules.optimizer),
+         .optimizer = rules.optimizer,
          .updates_in_flight = updates_in_flight(plan_, rules.gradient_accumulation),
          .seed = rules.random_seed(),
          .early = rules.device.is_cpu() && has_spare_core(),

@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/run.h"
+#include "graph/update_rules.h"
 #include "tests/graph/samples.h"
 #include "tests/support/error_of.h"
 
@@ -25,6 +26,8 @@ TEST_CASE("groups on the command line: the last colon ends the expression") {
   CHECK(group.learning_rate_scale == 0.1);
   CHECK(group.weight_decay == 0.0);
   CHECK_FALSE(parse_parameter_group("bias:weight_decay=1e-4").learning_rate_scale.has_value());
+  CHECK(parse_parameter_group("embed|head:matrix=no").matrix == false);
+  CHECK_FALSE(group.matrix.has_value());
   const auto refused = [](const std::string& text) {
     return error_of<InputError>([&] { parse_parameter_group(text); });
   };
@@ -73,6 +76,27 @@ TEST_CASE("expressions are checked when the run is read, whatever they are") {
   optimizer.parameter_groups = {{"bias", {}, {}}, {"head", -1, {}}};
   optimizer.parameter_groups[0].weight_decay = 0;
   CHECK_THAT(invalid(optimizer), Catch::Contains("parameter_groups[1].learning_rate_scale: -1.0 is not in"));
+}
+
+TEST_CASE("what is no matrix to muon is said by a group, and of no other rule") {
+  OptimizerSettings optimizer;
+  optimizer.parameter_groups = {{"embed|head", {}, {}, false}};
+  CHECK_THAT(invalid(optimizer),
+             Catch::Contains("optimizer.parameter_groups[0].matrix: of optimizer muon only, not of sgd"));
+  optimizer.name = "muon";
+  CHECK_THAT(invalid(optimizer), Catch::Contains("optimizer.momentum: muon needs a momentum above 0"));
+  optimizer.momentum = 0.95;
+  CHECK(invalid(optimizer) == "<no exception>");
+  const auto shape = [&](size_t slot, const char* parameter, std::vector<int64_t> of) {
+    return slot_shape(optimizer, slot, parameter, std::move(of));
+  };
+  CHECK(shape(0, "layer.weight", {3, 4}) == std::vector<int64_t>{3, 4});
+  CHECK(shape(1, "layer.weight", {3, 4}) == std::vector<int64_t>{0});
+  CHECK(shape(1, "layer.bias", {3}) == std::vector<int64_t>{3});
+  CHECK(shape(1, "layer.weight", {3, 4, 1, 1}) == std::vector<int64_t>{3, 4, 1, 1});
+  CHECK(shape(1, "head.weight", {3, 4}) == std::vector<int64_t>{3, 4});
+  optimizer.name = "adamw";
+  CHECK(shape(1, "layer.weight", {3, 4}) == std::vector<int64_t>{3, 4});
 }
 
 TEST_CASE("no expression is slow, however long the name") {

@@ -405,6 +405,9 @@ TEST_CASE("An update on a GPU takes what its rule's memory takes") {
     profile.device = device;
     CHECK(cost_inputs(profile, topology, slots).update.step_seconds == Approx(seconds));
   }
+  // Of a profile that has the update of the rule itself nothing is scaled.
+  profile.provenance = {{"optimizer", "muon"}};
+  CHECK(cost_inputs(profile, topology, 2).update.step_seconds == Approx(5));
 }
 
 TEST_CASE("Memory of a rank that recomputes: what came in and was sent for each minibatch, the rest once") {

@@ -45,7 +45,7 @@ class Drawing {
     if (likely(0.5)) words += " --latency " + each(levels, {"0s", "5us", "1ms"});
     if (likely(0.3)) words += " --shared " + each(levels, {"yes", "no"});
     if (kind != 2 && likely(0.4)) words += " --memory " + memory();
-    if (likely(0.3)) words += " --optimizer " + one_of({"sgd", "adam"});
+    if (likely(0.3)) words += " --optimizer " + one_of({"sgd", "adam", "nadam", "lion", "muon"});
     return words;
   }
 

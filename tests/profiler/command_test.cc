@@ -88,6 +88,35 @@ TEST_CASE("within a memory that the whole does not fit it is measured in parts, 
                  Contains("19.5 KiB are allowed (--memory)"));
 }
 
+TEST_CASE("the update of muon is measured where it is asked for, embeddings and heads told apart") {
+  const Folder folder;
+  const std::string profile = folder / "profile.json";
+  // Matrices of 512 x 512: their products take many times what a step element by element takes.
+  const std::string model =
+      "--model mlp:layers=3,width=512,image=8,channels=1 --batch-size 1 --repeats 3 --beside 0 --output " +
+      profile;
+  const auto measured = [&](const std::string& words) {
+    const Result result = run(model + words);
+    CAPTURE(result.error);
+    REQUIRE(result.exit_code == 0);
+    return read_document<Profile>(profile);
+  };
+  const Profile sgd = measured(""), muon = measured(" --optimizer muon"),
+                none = measured(" --optimizer muon --parameter-group weight:matrix=no");
+  const auto says = [](const Profile& read, const char* rule) {
+    return std::count(read.provenance.begin(), read.provenance.end(),
+                      std::pair<std::string, std::string>("optimizer", rule)) == 1;
+  };
+  CHECK(says(sgd, "sgd"));
+  CHECK(says(muon, "muon"));
+  CHECK(muon.whole.step_seconds > 3 * sgd.whole.step_seconds);
+  CHECK(muon.whole.step_seconds > 2 * none.whole.step_seconds);
+  CHECK_THAT(run(model + " --parameter-group weight:matrix=no").error, Contains("of optimizer muon only"));
+  CHECK_THAT(run(model + " --optimizer muon --parameter-group haed:matrix=no").error,
+             Contains("matches no trainable parameter"));
+  CHECK_THAT(run(model + " --optimizer moun").error, Contains("did you mean 'muon'?"));
+}
+
 TEST_CASE("with a data set, its minibatches are used and timed, --json prints what is written") {
   const Folder folder;
   const std::string profile = folder / "profile.json";
@@ -121,7 +150,7 @@ TEST_CASE("graph and models") {
 TEST_CASE("print-config says where each setting comes from and measures nothing") {
   const Result result = run("--print-config --batch-size 3 --output /no/such/folder/x");
   CHECK(result.exit_code == 0);
-  CHECK_THAT(result.out, Contains("batch-size     3 ") && Contains("command line") && Contains("not set") &&
+  CHECK_THAT(result.out, Contains("batch-size       3 ") && Contains("command line") && Contains("not set") &&
                              Contains("default"));
 }
 

@@ -265,14 +265,16 @@ class RandomJobs {
   TrainingRules rules(const std::string& weights) {
     TrainingRules rules;
     rules.seed = static_cast<uint64_t>(between(0, 1000));
-    rules.optimizer.name = one_of<std::string>({"sgd", "sgd", "adam", "adamw"});
+    rules.optimizer.name = one_of<std::string>({"sgd", "sgd", "adam", "adamw", "nadam", "lion", "muon"});
     rules.optimizer.learning_rate = rules.optimizer.name == "sgd" ? 0.05 : 0.01;
     if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
+    if (rules.optimizer.name == "muon") rules.optimizer.momentum = 0.95;
     rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
     if (chance(30)) rules.optimizer.no_decay = "bias|norm";
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"layer[0-4]|shared", 0.5, {}});
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 3, 0.01});
+    if (chance(50)) rules.optimizer.parameter_groups.push_back({"head|layer1", {}, {}, false});
     rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
     const bool own_rounds = weights == "stash" || weights == "vertical";
     rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;

@@ -23,6 +23,9 @@ class StandInCuda : public CudaPlugin {
                  const StepFinds&) override {
     nothing();
   }
+  void lion_step(const std::vector<StepTensor>&, const LionFactors<double>&, const StepFinds&) override {
+    nothing();
+  }
   void copy_all(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) override { nothing(); }
   void cross_entropy(const CrossEntropy&, const at::Tensor&) override { nothing(); }
   void cross_entropy_backward(const CrossEntropy&, const at::Tensor&, const at::Tensor&) override {

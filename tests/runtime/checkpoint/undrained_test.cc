@@ -67,7 +67,8 @@ RandomCase random_case(uint64_t seed) {
   c.tied = (rule == "2bw" || rule == "flush") && draw(0, 1) == 1;
   c.model = small_model(c.tied);
   c.rules = momentum_rules();
-  if (draw(0, 1)) c.rules.optimizer.name = "adam";
+  c.rules.optimizer.name =
+      std::vector<std::string>{"sgd", "adam", "lion", "muon"}[static_cast<size_t>(draw(0, 3))];
   // By stage, as 2bw clips, copies of a tied parameter would part.
   if (draw(0, 3) == 0 && !(c.tied && rule == "2bw")) c.rules.gradient_clipping_norm = 0.5;
   const auto stages = static_cast<size_t>(draw(1, 4));
@@ -115,9 +116,9 @@ class Trained {
   explicit Trained(const RandomCase& c, std::vector<int64_t> checkpoints, bool older_versions = true)
       : c_(c), checkpoints_(std::move(checkpoints)), keeper_(folder_.path(), 1000) {
     extras_.prepare = [this, older_versions](Worker& worker, WorkerHooks& hooks) {
-      const auto writer = std::make_shared<CheckpointWriter>(CheckpointWriter::Settings{
-          folder_.path(), older_versions,
-          [this](CheckpointPart part) { keeper_.take(std::move(part)); }, [] {}});
+      const auto writer = std::make_shared<CheckpointWriter>(
+          CheckpointWriter::Settings{folder_.path(), older_versions,
+                                     [this](CheckpointPart part) { keeper_.take(std::move(part)); }, [] {}});
       writer->set_stages(worker.stage_count());
       {
         const std::lock_guard lock(mutex_);
@@ -183,7 +184,8 @@ class Trained {
     for (size_t i = 0; i < worker.stage_count(); ++i) {
       StageReplica& stage = worker.stage(i);
       StageState state = load_stage_state(*from_, stage.program(), c_.rules.optimizer);
-      if (began_ < first_) add_in_flight_state(*from_, stage.stage(), stage.replica(), stage.program(), state);
+      if (began_ < first_)
+        add_in_flight_state(*from_, stage.stage(), stage.replica(), stage.program(), state);
       stage.restore(std::move(state));
     }
   }

@@ -155,12 +155,23 @@ template <typename S>
 void check_adam(Draw& draw, int64_t count) {
   using T = typename Computed<S>::Type;
   const auto decay = static_cast<Decay>(drawn(draw, 3));
+  const double ahead = drawn(draw, 2) == 0 ? 0 : 0.02;  // NAdam's
   const AdamFactors<T> factors =
-      rounded<T>(AdamFactors<double>{0.999, 0.1, 0.999, 0.001, 0.0447, 1e-8, 0.01});
-  CAPTURE(static_cast<int>(decay));
+      rounded<T>(AdamFactors<double>{0.999, 0.1, 0.999, 0.001, 0.0447, 1e-8, 0.01, ahead});
+  CAPTURE(static_cast<int>(decay), ahead);
   check<S>(drawn_case<S>(draw, count, true, true), AdamRule<T>{factors, decay},
            [&](const StepArrays<T>& arrays, int64_t size) {
              return adam_step(factors, decay, arrays, 0, size, Stores::kOrdinary);
+           });
+}
+
+template <typename S>
+void check_lion(Draw& draw, int64_t count) {
+  using T = typename Computed<S>::Type;
+  const LionFactors<T> factors = rounded<T>(LionFactors<double>{0.999, 0.9, 0.1, 0.99, 0.01, 0.02});
+  check<S>(drawn_case<S>(draw, count, true, false), LionRule<T>{factors},
+           [&](const StepArrays<T>& arrays, int64_t size) {
+             return lion_step(factors, arrays, 0, size, Stores::kOrdinary);
            });
 }
 
@@ -180,6 +191,10 @@ TEST_CASE(
     check_adam<double>(draw, count);
     check_adam<c10::BFloat16>(draw, count);
     check_adam<c10::Half>(draw, count);
+    check_lion<float>(draw, count);
+    check_lion<double>(draw, count);
+    check_lion<c10::BFloat16>(draw, count);
+    check_lion<c10::Half>(draw, count);
   }
 }
 

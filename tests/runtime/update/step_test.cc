@@ -43,6 +43,7 @@ struct Libtorch {
   OptimizerSettings settings;
   Tensors weights, first, second;
   int64_t updates = 0;
+  double mu_product = 1;
 
   void step(Tensors gradients, double rate) {
     ++updates;
@@ -51,7 +52,8 @@ struct Libtorch {
       for (const auto& weight : weights) second.push_back(at::zeros_like(weight));
     }
     const double decay = settings.weight_decay;
-    if (settings.name != "adamw" && decay != 0) gradients = at::_foreach_add(gradients, weights, decay);
+    if ((settings.name == "sgd" || settings.name == "adam") && decay != 0)
+      gradients = at::_foreach_add(gradients, weights, decay);
     if (settings.name == "sgd") {
       if (settings.momentum != 0) {
         at::_foreach_mul_(first, settings.momentum);
@@ -61,7 +63,15 @@ struct Libtorch {
       at::_foreach_add_(weights, gradients, -rate);
       return;
     }
-    if (settings.name == "adamw" && decay != 0) at::_foreach_mul_(weights, 1 - rate * decay);
+    if (settings.name != "adam" && decay != 0) at::_foreach_mul_(weights, 1 - rate * decay);
+    if (settings.name == "lion") {
+      Tensors direction = at::_foreach_mul(first, settings.beta1);
+      at::_foreach_add_(direction, gradients, 1 - settings.beta1);
+      at::_foreach_mul_(first, settings.beta2);
+      at::_foreach_add_(first, gradients, 1 - settings.beta2);
+      at::_foreach_add_(weights, at::_foreach_sign(direction), -rate);
+      return;
+    }
     at::_foreach_lerp_(first, gradients, 1 - settings.beta1);
     at::_foreach_mul_(second, settings.beta2);
     at::_foreach_addcmul_(second, gradients, gradients, 1 - settings.beta2);
@@ -69,7 +79,14 @@ struct Libtorch {
     Tensors denominator = at::_foreach_sqrt(second);
     at::_foreach_div_(denominator, std::sqrt(1 - std::pow(settings.beta2, t)));
     at::_foreach_add_(denominator, settings.epsilon);
-    at::_foreach_addcdiv_(weights, first, denominator, -rate / (1 - std::pow(settings.beta1, t)));
+    double rate_of_first = rate / (1 - std::pow(settings.beta1, t));
+    if (settings.name == "nadam") {
+      const auto mu = [&](double t) { return settings.beta1 * (1 - 0.5 * std::pow(0.96, t * 0.004)); };
+      mu_product *= mu(t);
+      at::_foreach_addcdiv_(weights, gradients, denominator, -rate * (1 - mu(t)) / (1 - mu_product));
+      rate_of_first = rate * mu(t + 1) / (1 - mu_product * mu(t + 1));
+    }
+    at::_foreach_addcdiv_(weights, first, denominator, -rate_of_first);
   }
 };
 
@@ -77,7 +94,7 @@ struct Libtorch {
 
 TEST_CASE("a step gives the bits of LibTorch's multi-tensor step, in place or not, streamed or not") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion");
   settings.weight_decay = GENERATE(0.0, 0.02);
   if (settings.name == "sgd") {
     settings.momentum = GENERATE(0.0, 0.9);
@@ -99,7 +116,7 @@ TEST_CASE("a step gives the bits of LibTorch's multi-tensor step, in place or no
     for (size_t i = 0; i < sizes.size(); ++i) {
       CAPTURE(settings.name, settings.weight_decay, settings.momentum, settings.nesterov, c10::toString(type),
               in_place, step, sizes[i]);
-      if (settings.name == "sgd") {
+      if (settings.name == "sgd" || settings.name == "lion") {
         check_same(next[i], libtorch.weights[i]);
       } else {
         // LibTorch's root (MKL's) is off by one unit in the last place now and then; ours never is.
@@ -132,7 +149,7 @@ TEST_CASE("streamed and ordinary stores, and slices at odd places, write the sam
     float* const next = room.data_ptr<float>() + offset;
     const StepArrays<float> arrays{t[0].data_ptr<float>(), t[1].data_ptr<float>(), next,
                                    t[2].data_ptr<float>(), t[3].abs_().data_ptr<float>()};
-    const AdamFactors<float> factors{0.1F, 0.1F, 0.999F, 0.001F, 0.5F, 1e-8F, 0.01F};
+    const AdamFactors<float> factors{0.1F, 0.1F, 0.999F, 0.001F, 0.5F, 1e-8F, 0.01F, 0.02F};
     adam_step(factors, Decay::kGradient, arrays, 0, split, stores);
     adam_step(factors, Decay::kGradient, arrays, split, size, stores);
     CHECK(room.narrow(0, 0, offset).eq(0).all().item<bool>());

@@ -1,11 +1,12 @@
 // Update rules against the same arithmetic written one tensor at a time, bit for bit.
+#include "runtime/update/update_rule.h"
+
 #include <ATen/ATen.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
 
 #include "graph/error.h"
-#include "runtime/update/update_rule.h"
 
 using namespace pipewright;
 
@@ -75,10 +76,175 @@ TEST_CASE("adam and adamw follow their formula") {
   }
 }
 
+TEST_CASE("lion follows its formula, and what is no number stays visible") {
+  OptimizerSettings settings;
+  settings.name = "lion";
+  settings.beta2 = 0.99;
+  settings.weight_decay = GENERATE(0.0, 0.05);
+  const auto rule = make_update_rule(settings);
+  std::vector<at::Tensor> weights = random_tensors(2);
+  std::vector<at::Tensor> m(3);
+  for (size_t i = 0; i < 3; ++i) m[i] = at::zeros_like(weights[i]);
+  for (uint64_t step = 1; step <= 4; ++step) {
+    const double rate = 0.01;
+    const auto next = rule->step(weights, random_tensors(20 + step), rate);
+    const auto gradients = random_tensors(20 + step);
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor w = weights[i].detach();
+      const at::Tensor direction = (0.9 * m[i] + 0.1 * gradients[i]).sign();
+      m[i] = 0.99 * m[i] + 0.01 * gradients[i];
+      CHECK(at::allclose(next[i], w - rate * (direction + settings.weight_decay * w), 1e-6, 1e-7));
+      CHECK(at::allclose(rule->state().slots[0].second[i], m[i], 1e-6, 1e-7));
+    }
+    weights = next;
+  }
+  std::vector<at::Tensor> gradients = random_tensors(30);
+  gradients[2][0] = std::nan("");
+  const auto next = rule->step(weights, gradients, 0.01);
+  CHECK(rule->not_finite() == std::optional<size_t>(2));
+  CHECK(next[2].isnan().all().item<bool>());
+  // A moment of 0 and a gradient of 0 have no sign.
+  const auto fresh = make_update_rule(settings);
+  const double kept = 1 - 0.01 * settings.weight_decay;
+  CHECK(at::allclose(fresh->step({at::ones({3})}, {at::zeros({3})}, 0.01)[0], at::full({3}, kept)));
+}
+
+// Figures of torch.optim of PyTorch 2.11, float64: three weights of the same gradients after 1, 5 and 100
+// updates.
+struct Published {
+  OptimizerSettings settings;
+  std::vector<double> after[3];
+};
+
+void check_published(const Published& published) {
+  const auto rule = make_update_rule(published.settings);
+  const auto doubles = [](std::vector<double> numbers) { return at::tensor(numbers, at::kDouble); };
+  std::vector<at::Tensor> weights = {doubles({0.5, -1.25, 2})};
+  size_t next = 0;
+  for (int t = 1; t <= 100; ++t) {
+    const double scale = t <= 5 ? 1 : (t % 2 == 0 ? 1.0 : -1.0) / t;
+    weights =
+        rule->step(weights, {doubles({0.1 * t * scale, (-0.2 + 0.05 * t * t) * scale, scale / (t + 1)})},
+                   published.settings.learning_rate);
+    if (t != 1 && t != 5 && t != 100) continue;
+    CAPTURE(published.settings.name, published.settings.weight_decay, t);
+    const std::vector<double>& expected = published.after[next++];
+    for (int64_t i = 0; i < 3; ++i)
+      CHECK(weights[0][i].item<double>() == Approx(expected[static_cast<size_t>(i)]).epsilon(1e-7));
+  }
+}
+
+TEST_CASE("nadam makes PyTorch's weights, its decay is decoupled") {
+  OptimizerSettings settings;
+  settings.name = "nadam";
+  settings.learning_rate = 0.01;
+  settings.beta1 = 0.99;
+  check_published({settings,
+                   {{0.48993440393141086, -1.239934403595891, 1.9899344031261632},
+                    {0.4571632360630785, -1.2681450142516688, 1.9742665033639666},
+                    {0.42414893152806327, -1.279179509919555, 1.9338461642773732}}});
+  settings.weight_decay = 0.1;
+  check_published({settings,
+                   {{0.48943440393141086, -1.238684403595891, 1.9879344031261632},
+                    {0.4547583609606312, -1.2619210621569297, 1.9643540266790374},
+                    {0.3820189492653681, -1.1580624751598103, 1.7476212592941294}}});
+}
+
+// Numbers that are exact in bfloat16's place.
+at::Tensor eighths(int64_t t, int64_t rows, int64_t columns) {
+  at::Tensor matrix = at::zeros({rows, columns});
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      matrix[i][j] = static_cast<double>((7 * i + 3 * j + 5 * t + i * j) % 11 - 5) / 8;
+  return matrix;
+}
+
+at::Tensor quarters(int64_t rows, int64_t columns) {
+  at::Tensor matrix = at::zeros({rows, columns});
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) matrix[i][j] = static_cast<double>((i * 3 + j * 5) % 7 - 3) / 4;
+  return matrix;
+}
+
+OptimizerSettings muon_settings() {
+  OptimizerSettings settings;
+  settings.name = "muon";
+  settings.momentum = 0.95;
+  settings.nesterov = true;
+  settings.weight_decay = 0.1;
+  return settings;
+}
+
+TEST_CASE("muon makes the matrices of PyTorch's Muon, wide and tall, with the rate that fits AdamW's") {
+  const auto rule = make_update_rule(muon_settings());
+  std::vector<at::Tensor> weights = {quarters(3, 5), quarters(4, 2)};
+  for (int64_t t = 1; t <= 3; ++t) {
+    weights = rule->step(weights, {eighths(t, 3, 5), eighths(t, 4, 2)}, 0.05);
+    if (t == 2) continue;
+    // torch.optim.Muon of PyTorch 2.11, adjust_lr_fn="match_rms_adamw".
+    const std::vector<double> wide =
+        t == 1 ? std::vector<double>{-0.7453,  0.486844,  0.016858, -0.487455, 0.74173,
+                                     0.012316, -0.498013, 0.734808, 0.260454,  -0.252702,
+                                     0.737908, 0.257354,  -0.25469, -0.732362, 0.49381}
+               : std::vector<double>{-0.762781, 0.470985, 0.008458,  -0.482431, 0.753621,
+                                     0.02592,   -0.51035, 0.716122,  0.263276,  -0.235672,
+                                     0.73873,   0.271333, -0.236469, -0.703998, 0.505589};
+    const std::vector<double> tall = t == 1 ? std::vector<double>{-0.746904, 0.488711, 0.012578, -0.496665,
+                                                                  0.7375,    0.256836, -0.24667, -0.760703}
+                                            : std::vector<double>{-0.75865, 0.48457,  0.031536,  -0.510816,
+                                                                  0.730078, 0.263757, -0.253147, -0.77138};
+    // Products in bfloat16 have the processor's bits: the step is 0.02 times a number of eight.
+    CHECK(at::allclose(weights[0].flatten(), at::tensor(wide).to(at::kFloat), 0, 1e-3));
+    CHECK(at::allclose(weights[1].flatten(), at::tensor(tall).to(at::kFloat), 0, 1e-3));
+  }
+}
+
+TEST_CASE("muon steps as adamw what is no matrix, and what a group says is none") {
+  OptimizerSettings settings = muon_settings();
+  settings.parameter_groups = {{"embedding|head", 0.5, {}, false}};
+  const std::vector<std::string> names = {"embedding.weight", "layer.weight", "layer.bias"};
+  const auto tensors = [](uint64_t seed) {
+    auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
+    return std::vector<at::Tensor>{at::randn({9, 4}, generator, at::TensorOptions()),
+                                   at::randn({4, 4}, generator, at::TensorOptions()),
+                                   at::randn({4}, generator, at::TensorOptions())};
+  };
+  const auto rule = make_update_rule(settings, names);
+  OptimizerSettings adamw = settings;
+  adamw.name = "adamw";
+  const auto other = make_update_rule(adamw, names);
+  std::vector<at::Tensor> weights = tensors(1), expected = tensors(1);
+  for (uint64_t step = 0; step < 3; ++step) {
+    weights = rule->step(weights, tensors(10 + step), 0.01);
+    expected = other->step(expected, tensors(10 + step), 0.01);
+  }
+  CHECK(weights[0].equal(expected[0]));
+  CHECK_FALSE(at::allclose(weights[1], expected[1]));
+  CHECK(weights[2].equal(expected[2]));
+  // A matrix has a momentum and no second moments.
+  const UpdateState state = rule->state();
+  for (size_t slot = 0; slot < 2; ++slot) {
+    for (size_t i = 0; i < 3; ++i) {
+      const auto shape = weights[i].sizes().vec();
+      CHECK(state.slots[slot].second[i].sizes().vec() == slot_shape(settings, slot, names[i], shape));
+    }
+  }
+  CHECK(state.slots[1].second[1].numel() == 0);
+  CHECK(state.slots[1].second[0].numel() == 36);
+}
+
+TEST_CASE("muon: a gradient that is not finite is found in a matrix too") {
+  const auto rule = make_update_rule(muon_settings());
+  std::vector<at::Tensor> gradients = {eighths(1, 3, 5), at::ones({3})};
+  gradients[0][1][2] = std::numeric_limits<double>::infinity();
+  rule->step({quarters(3, 5), at::ones({3})}, gradients, 0.05);
+  CHECK(rule->not_finite() == std::optional<size_t>(0));
+}
+
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw");
-  settings.momentum = GENERATE(0.0, 0.9);
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.weight_decay = 0.01;
   // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
   const uint64_t behind = GENERATE(0, 1, 3);
@@ -100,8 +266,8 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
     CHECK(states[1].slots[slot].first == slot_names(settings)[slot]);
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < 3; ++i) {
-      tensors.push_back(states[0].slots.empty() ? at::zeros_like(weights[0][i]).detach()
-                                                : states[0].slots[slot].second[i].clone());
+      const auto shape = slot_shape(settings, slot, "", weights[0][i].sizes().vec());
+      tensors.push_back(states[0].slots.empty() ? at::zeros(shape) : states[0].slots[slot].second[i].clone());
     }
     for (const at::Tensor& tensor : states[1].slots[slot].second) tensors.push_back(tensor.clone());
     state.slots.emplace_back(slot_names(settings)[slot], std::move(tensors));
@@ -121,8 +287,8 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
 
 TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw");
-  settings.momentum = GENERATE(0.0, 0.9);
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.05);
   settings.no_decay = "bias";

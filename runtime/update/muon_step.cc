@@ -1,0 +1,57 @@
+#include "runtime/update/muon_step.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/lerp.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/norm.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace pipewright {
+namespace {
+
+// Five iterations of X' = a X + (b G + c G G) X with G = X X^T, in bfloat16. Coefficients, their number and
+// the least norm: Jordan et al. 2024, as PyTorch has them.
+at::Tensor orthogonal(const at::Tensor& matrix) {
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
+  constexpr int kIterations = 5;
+  constexpr double kLeastNorm = 1e-7;
+  const bool tall = matrix.size(0) > matrix.size(1);
+  at::Tensor x = matrix.to(at::kBFloat16);
+  if (tall) x = x.t();
+  x = x.div(x.norm().clamp_min(kLeastNorm));
+  for (int i = 0; i < kIterations; ++i) {
+    const at::Tensor gram = at::matmul(x, x.t());
+    x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA);
+  }
+  return tall ? x.t() : x;
+}
+
+// So that the step of an element is as large as AdamW's, whatever the shape: one rate and one decay fit both
+// (Liu et al. 2025, arXiv 2502.16982; "match_rms_adamw" of torch.optim.Muon).
+double rate_factor(const at::Tensor& matrix) {
+  return 0.2 * std::sqrt(static_cast<double>(std::max(matrix.size(0), matrix.size(1))));
+}
+
+}  // namespace
+
+void muon_step(const StepTensor& tensor, const MuonFactors& factors) {
+  const at::NoGradGuard no_grad;
+  // Weights of less than 32 bits are stepped as floats.
+  const at::ScalarType dtype = tensor.old.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::Tensor gradient = tensor.gradient.to(dtype);
+  const at::Tensor first = tensor.first.to(dtype);
+  first.lerp_(gradient, 1 - factors.momentum);
+  if (!first.is_same(tensor.first)) tensor.first.copy_(first);
+  const at::Tensor direction =
+      orthogonal(factors.nesterov ? at::lerp(gradient, first, factors.momentum) : first);
+  const double keep = 1 - factors.rate * factors.weight_decay;
+  const double rate = factors.rate * rate_factor(tensor.old);
+  tensor.next.copy_(at::mul(tensor.old.to(dtype), keep).add_(direction, -rate));
+  if (tensor.copy.defined()) tensor.copy.copy_(tensor.next);
+}
+
+}  // namespace pipewright
