@@ -224,6 +224,8 @@ Graph with_device_passes(Graph graph, const std::string& asked, const std::strin
   std::istringstream names(asked);
   for (std::string name; std::getline(names, name, ',');) {
     const auto& known = known_device_passes();
+    if (name == "auto" || name == "none")
+      throw InputError("device_passes '" + asked + "': '" + name + "' stands alone");
     if (std::find(known.begin(), known.end(), name) == known.end())
       throw InputError("device_passes '" + asked + "': '" + name + "' is not one of auto, none, " +
                        join(known, ", ") + suggestion(name, known));

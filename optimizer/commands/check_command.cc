@@ -12,7 +12,7 @@
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
-#include "optimizer/plan/memory_check.h"
+#include "optimizer/plan/inference_plan.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -20,17 +20,6 @@ namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
-
-void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
-  Plan recomputing = plan;
-  for (Stage& stage : recomputing.stages) {
-    stage.recompute = true;
-    stage.recompute_ratio = 1;
-  }
-  check_plan_memory(plan, prediction,
-                    evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
-                    inputs.topology, inputs.profile.minibatch_samples);
-}
 
 void check_changes(const po::variables_map& values, const PlanSequence& sequence, const Inputs& inputs) {
   const int64_t minibatches = values.count("minibatches") != 0
@@ -64,6 +53,7 @@ void run_check(const Arguments& arguments) {
                                                  "pipewright-optimizer check --plan FILE [--profile FILE] "
                                                  "[--topology FILE | --memory 16GiB] [--changes FILE]");
   const Plan plan = read_plan(values);
+  demand_training_plan(plan);
   const int64_t width = output_width(values);
   const auto say = [width](const std::string& what, const std::string& text) {
     constexpr int64_t kText = 10;

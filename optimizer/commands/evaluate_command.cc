@@ -67,6 +67,7 @@ void run_evaluate(const Arguments& arguments) {
   else
     print_evaluation(plan, before, inputs, output_width(values));
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
+  demand_memory(plan, *plan.predicted, inputs);
 }
 
 }  // namespace pipewright

@@ -11,6 +11,8 @@
 #include "graph/text_table.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/inference_plan.h"
+#include "optimizer/plan/memory_check.h"
 
 namespace pipewright {
 
@@ -44,6 +46,20 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan, int64_t dev
   inputs.profile =
       frozen_profile(inputs.profile, plan.frozen_layers, values["cached"].as<bool>(), "plan: frozen_layers");
   return inputs;
+}
+
+void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+  Plan recomputing = plan;
+  for (Stage& stage : recomputing.stages) {
+    stage.recompute = true;
+    stage.recompute_ratio = 1;
+  }
+  // Answers have nothing to recompute.
+  check_plan_memory(plan, prediction,
+                    is_for_inference(plan)
+                        ? prediction
+                        : evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
+                    inputs.topology, inputs.profile.minibatch_samples);
 }
 
 void write_text(const std::string& file, const std::string& text) {

@@ -16,6 +16,9 @@ void add_plan_options(boost::program_options::options_description* options);
 /// Profile, devices (`devices`, if nothing else is said) and pricing, for a plan that is there.
 Inputs inputs_for(const boost::program_options::variables_map& values, const Plan& plan, int64_t devices);
 
+/// check_plan_memory() of a plan that was priced, within --memory or the topology's. Nothing without a limit.
+void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
+
 /// Says on standard error what was written.
 void write_text(const std::string& file, const std::string& text);
 /// A drawing in text: each line to the last slot that fits, ">" says that it goes on.

@@ -9,10 +9,7 @@ namespace pipewright {
 
 PlanCost cost_of_plan(const Plan& plan, const Profile& profile, const Topology& topology,
                       const PlanRequest& request) {
-  if (is_for_inference(plan))
-    throw PlanError(
-        "plan: strategy 'inference' runs forward only, without a schedule of training",
-        "pipewright-optimizer evaluate prices it; plan without --for inference makes one to train by.");
+  demand_training_plan(plan);
   const Dataflow flow(profile, request.class_profiles);
   return {plan, loads_of_plan(plan, flow), requested_cost_inputs(profile, topology, request)};
 }

@@ -55,6 +55,13 @@ Profile profile_of_answers(const Profile& profile) {
 
 bool is_for_inference(const Plan& plan) { return plan.strategy == kInferenceStrategy; }
 
+void demand_training_plan(const Plan& plan) {
+  if (is_for_inference(plan))
+    throw PlanError(
+        "plan: strategy 'inference' runs forward only, without a schedule of training",
+        "pipewright-optimizer evaluate prices it; plan without --for inference makes one to train by.");
+}
+
 Plan inference_plan(const Question& question, double period_seconds, const Dataflow& flow) {
   const std::optional<InferenceAnswer> found = search_inference(question, period_seconds);
   if (!found) {

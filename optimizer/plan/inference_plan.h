@@ -12,6 +12,8 @@ Profile profile_of_answers(const Profile& profile);
 
 /// Whether such a plan was asked for: strategy "inference".
 bool is_for_inference(const Plan& plan);
+/// PlanError for one: its time, memory and depths are not those of training.
+void demand_training_plan(const Plan& plan);
 
 /// `flow` is of profile_of_answers(). The depths are those that keep such a pipeline full. InfeasibleError,
 /// with the least period that is possible, if there is none.

@@ -189,8 +189,13 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
   }
   const Run run = parsed_as_said(json, where, options);
   for (const RunField& row : run_fields()) {
-    if (row.group == std::string("recovery") && row.key != std::string("on_loss") && is_given(options, row) &&
-        run.recovery.on_loss == Run{}.recovery.on_loss)
+    if (row.group != std::string("recovery") || row.key == std::string("on_loss") || !is_given(options, row))
+      continue;
+    if (row.key == std::string("fewest") && !run.recovery.on_loss.starts_with("continue"))
+      throw InputError(
+          "--fewest is of use with --on-loss continue only, and here it is " + run.recovery.on_loss,
+          "give --on-loss continue:profile=PROFILE.json (docs/recovery.md), or leave it out");
+    if (run.recovery.on_loss == Run{}.recovery.on_loss)
       throw InputError("--" + std::string(row.option) + " is of use after a loss only, and --on-loss " +
                            run.recovery.on_loss + " ends the job then",
                        "give --on-loss restart or continue (docs/recovery.md), or leave it out");

@@ -63,13 +63,6 @@ void check_plan_splits(const Plan& plan, const std::string& where, const Model& 
   }
 }
 
-// Its time, memory and depths would be those of something else.
-void demand_training(const Plan& plan) {
-  if (is_for_inference(plan))
-    throw PlanError("the plan is one for inference, which runs forward only",
-                    "pipewright-optimizer plan without --for inference makes one to train by.");
-}
-
 // Of a plan of `file` that takes over from another: does it run?
 void check_change_runs(const Plan& plan, const std::string& file, const Run& run,
                        int64_t gradient_accumulation) {
@@ -233,7 +226,7 @@ Job prepare_job(const Run& run, std::optional<int64_t> world_size, at::Device de
                 std::optional<Attempt> attempt) {
   Job job = prepare_forward_job(run, world_size, device, std::move(attempt));
   for (int64_t generation = 0; generation < job.generations(); ++generation)
-    demand_training(job.plan_of(generation));
+    demand_training_plan(job.plan_of(generation));
   check_variances(job.model_of(0).graph);  // later plans freeze more
   return job;
 }
@@ -388,7 +381,7 @@ PlannedChange settled_change(const Job& job, PlanDecision decision) {
   Model as_planned = job.model;
   as_planned.graph = *job.graph_of_plans;
   settle(change, job.plan_of(last), gradient_accumulation, as_planned, job.run);
-  demand_training(change.plan);
+  demand_training_plan(change.plan);
   if (change.plan.world_size > job.world_size()) {
     throw PlanError(change.file + ": the plan is for " + std::to_string(change.plan.world_size) +
                         " ranks, the run has " + std::to_string(job.world_size()),

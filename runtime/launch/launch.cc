@@ -689,8 +689,10 @@ void Launcher::report() {
   if (const int signal = ended_by_signal()) {
     std::cerr << shown_.held() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
-                "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
-                    (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
+                !file_exists(folder_ / "metrics.jsonl")
+                    ? "nothing had been trained"
+                    : "what was trained until then is in " + (folder_ / "metrics.jsonl").string() +
+                          (list_checkpoints(folder_).empty() ? "" : "; go on with --resume latest"));
   }
   if (done) return;
   Failure failure = failure_.value_or(Failure{0, ExitCode::kPeerLost, "the ranks have ended"});

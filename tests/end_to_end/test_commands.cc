@@ -346,7 +346,7 @@ TEST_CASE("what the commands refuse, and with which words") {
   forward_only.strategy = "inference";
   write_document(folder / "forward.json", forward_only);
   refused(std::vector<std::string>{"train", "--plan", (folder / "forward.json").string()} + kMomentumJob,
-          "the plan is one for inference", 3);
+          "strategy 'inference' runs forward only", 3);
   refused({"verify", "--run", (folder / "none").string()}, "is no run folder");
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");
   refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
