@@ -70,7 +70,7 @@ TEST_CASE(
   const Outcome refused = runtime(
       folder, Words{"train", "--milestones", "6,3", "--learning-rate-policy", "milestones"} + kSettingsJob);
   CHECK(refused.code == 2);
-  CHECK_THAT(refused.error, Catch::Contains("learning_rate_policy.milestones: got '6,3': 3 is not above 6"));
+  CHECK_THAT(refused.error, Catch::Contains("--milestones: got '6,3': 3 is not above 6"));
 }
 
 TEST_CASE("reported: learning rates behind a warm-up") {
