@@ -22,8 +22,9 @@ namespace pipewright {
 /// one: where the graph has such a view the linear is left as it is.
 /// "contiguous-operands": a linear gets an input whose rows do not lie one behind the other (a transposed
 /// one) in one copy, made with its cast, and is one product; of two tensors of one shape the contiguous one
-/// is added first, as a sum lies in memory as its first operand does. "fused-cross-entropy": a cross entropy
-/// reads scores where they lie, bfloat16 ones too, and makes no copy of them (models/run/cross_entropy.h).
+/// is added first, as a sum lies in memory as its first operand does.
+/// "fused-cross-entropy": a cross entropy reads scores where they lie, bfloat16 ones too, and makes no copy
+/// of them (models/run/cross_entropy.h).
 /// "two-stage-layer-norm": a layer norm adds the gradients of its weight and bias over chunks of rows side by
 /// side, and then over the chunks (models/run/layer_norm.h).
 /// "weights-cast-once": where autocast would cast a weight to bfloat16 at every read, a copy of it is read
@@ -31,10 +32,10 @@ namespace pipewright {
 const std::vector<std::string>& known_device_passes();
 
 /// `graph` with Graph::device_passes. `asked`: "none"; names, with commas; or "auto": on a GPU those that pay
-/// with the precision (all where products read 16 bits, channels-last for tf32 too), else none. Where the
-/// graph itself says how its numbers lie (aten::as_strided), "channels-last" and "contiguous-operands", which
-/// order them otherwise, are not among those of "auto". InputError for a name that is not known, or one of
-/// these two for such a graph.
+/// with the precision (all where products read 16 bits, channels-last for tf32 too), else none.
+/// "channels-last" and "contiguous-operands" lay numbers in another order, so that a view may become a copy:
+/// a graph that says itself how they lie (aten::as_strided), or writes a view's memory later on, has neither
+/// with "auto". InputError for a name that is not known, or one of these two for such a graph.
 Graph with_device_passes(Graph graph, const std::string& asked, const std::string& precision,
                          at::Device device);
 

@@ -81,6 +81,8 @@ struct AskPolicy {
 struct DecideNothing {
   int64_t minibatch = 0;
 };
+using CoordinatorCommand = std::variant<Tell, PlaceStop, AskPolicy, DecideNothing>;
+
 /// The answer to PlaceStop where it is known beforehand that further plans follow. It is never where one
 /// ends: a rank that has done its part before that, without the last minibatches, is in the change already
 /// and waits for the state of the others. `place(generation, last_begun)`: as PlaceStop asks for it, under
@@ -89,8 +91,6 @@ struct DecideNothing {
 int64_t place_within_plan(int64_t generation, int64_t last_begun,
                           const std::function<int64_t(int64_t generation, int64_t last_begun)>& place,
                           const std::function<std::optional<int64_t>(int64_t generation)>& end_of);
-
-using CoordinatorCommand = std::variant<Tell, PlaceStop, AskPolicy, DecideNothing>;
 
 class Coordinator {
  public:
