@@ -180,8 +180,8 @@ ProfiledUpdate update_from_json(JsonReader reader) {
   reader.expect(keys);
   ProfiledUpdate update;
   for (const ProfiledUpdateRow& row : profiled_update_rows())
-    if (!row.optional || reader.has(row.key))
-      update.*row.seconds = reader.number(row.key, 0, row.optional ? double{kMostBytes} : kMostSeconds);
+    if (!row.bytes || reader.has(row.key))
+      update.*row.value = reader.number(row.key, 0, row.bytes ? double{kMostBytes} : kMostSeconds);
   reader.finish();
   return update;
 }
@@ -211,7 +211,7 @@ ProfiledCrowd crowd_from_json(JsonReader reader) {
 Json to_json(const ProfiledUpdate& update) {
   Json json;
   for (const ProfiledUpdateRow& row : profiled_update_rows())
-    if (!row.optional || update.*row.seconds > 0) json[row.key] = update.*row.seconds;
+    if (!row.bytes || update.*row.value > 0) json[row.key] = update.*row.value;
   return json;
 }
 
@@ -223,12 +223,12 @@ const std::vector<ProfiledUpdateRow>& profiled_update_rows() {
       {"gradient_add_seconds", &ProfiledUpdate::gradient_add_seconds},
       {"gradient_copy_seconds", &ProfiledUpdate::gradient_copy_seconds},
       {"gradient_divide_seconds", &ProfiledUpdate::gradient_divide_seconds},
-      {"copied_bytes", &ProfiledUpdate::copied_bytes, /*optional=*/true}};
+      {"copied_bytes", &ProfiledUpdate::copied_bytes, /*bytes=*/true}};
   return rows;
 }
 
 void ProfiledUpdate::scale(double part) {
-  for (const ProfiledUpdateRow& row : profiled_update_rows()) this->*row.seconds *= part;
+  for (const ProfiledUpdateRow& row : profiled_update_rows()) this->*row.value *= part;
 }
 
 Profile Profile::from_json(JsonReader& reader) {

@@ -87,8 +87,8 @@ struct ProfiledUpdate {
 };
 struct ProfiledUpdateRow {
   const char* key;
-  double ProfiledUpdate::*seconds;  ///< or bytes
-  bool optional = false;            ///< left out where it is 0
+  double ProfiledUpdate::*value;
+  bool bytes = false;  ///< not seconds; left out where it is 0
 };
 /// All that it has.
 const std::vector<ProfiledUpdateRow>& profiled_update_rows();

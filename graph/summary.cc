@@ -463,10 +463,13 @@ Json Summary::to_json() const {
   return json;
 }
 
+bool GenerationSummary::is_change() const {
+  return reason != "start" && reason != "resume" && !reason.starts_with(kLossReason);
+}
+
 bool Summary::counts_several_plans() const {
   // A process counts from 0.
-  const std::string reason = generations.empty() ? "" : generations.back().reason;
-  return generations.size() > 1 && reason != "resume" && reason.rfind(kLossReason, 0) != 0;
+  return generations.size() > 1 && generations.back().is_change();
 }
 
 bool Summary::ranks_share_cores() const {

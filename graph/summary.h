@@ -156,6 +156,9 @@ struct GenerationSummary {
   double minibatch_seconds = 0;            ///< steady state, median
   double last_minibatch_seconds = 0;       ///< likewise, of its last minibatches: what a change was to mend
 
+  /// A policy made it: not where the run begins or goes on, after a loss with other ranks too, as nobody had
+  /// the choice.
+  bool is_change() const;
   static GenerationSummary from_json(JsonReader& reader);
   Json to_json() const;
 };

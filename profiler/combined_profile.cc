@@ -121,8 +121,8 @@ std::optional<ProfiledUpdate> combined_update(const Measured& measured) {
     return std::nullopt;
   ProfiledUpdate update;
   for (const ProfiledUpdateRow& row : profiled_update_rows())
-    update.*row.seconds =
-        median_of(measured, [&](const Profile& profile) { return (*profile.whole.update).*row.seconds; });
+    update.*row.value =
+        median_of(measured, [&](const Profile& profile) { return (*profile.whole.update).*row.value; });
   return update;
 }
 

@@ -152,7 +152,7 @@ CostInputs cost_inputs(const Profile& profile, const Topology& topology, int64_t
     parts.step_in_place_seconds *= step;
     inputs.update.step_seconds = std::max(inputs.update.step_seconds, step * whole.step_seconds);
     for (const ProfiledUpdateRow& row : profiled_update_rows())
-      inputs.update.parts.*row.seconds = std::max(inputs.update.parts.*row.seconds, parts.*row.seconds);
+      inputs.update.parts.*row.value = std::max(inputs.update.parts.*row.value, parts.*row.value);
   };
   take_update(profile.whole);
   inputs.library_bytes = profile.whole.library_bytes.value_or(0);

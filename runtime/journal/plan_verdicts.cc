@@ -7,14 +7,8 @@
 namespace pipewright {
 namespace {
 
-// Not where the run begins, or goes on, after a loss with other ranks too: nobody had the choice.
-bool is_change(const GenerationSummary& generation) {
-  return generation.reason != "start" && generation.reason != "resume" &&
-         generation.reason.rfind(kLossReason, 0) != 0;
-}
-
 std::string gain_text(const GenerationSummary& before, const GenerationSummary& after) {
-  if (!(before.last_minibatch_seconds > 0) || !is_change(after)) return "";
+  if (!(before.last_minibatch_seconds > 0) || !after.is_change()) return "";
   const double each = before.last_minibatch_seconds - after.minibatch_seconds;
   const double saved = each * static_cast<double>(after.minibatches) - after.drain_seconds -
                        after.move_seconds - after.start_seconds;

@@ -4,7 +4,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
@@ -67,7 +66,7 @@ DataWorkers data_workers_of(int64_t wanted, int64_t computing, const Place& plac
   if (!spare_cores)
     return data_workers(wanted, computing, place.local_ranks > 0 ? place.local_ranks : place.world_size);
   const auto spare = static_cast<int64_t>(spare_cores->size());
-  return {wanted > 0 ? wanted : std::clamp<int64_t>(spare, 1, kMostDataWorkers), *spare_cores};
+  return {wanted > 0 ? wanted : default_data_workers(spare, 1, /*computing=*/0), *spare_cores};
 }
 
 }  // namespace pipewright
