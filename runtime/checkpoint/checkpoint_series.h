@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/state_copies.h"
 

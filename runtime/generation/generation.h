@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "graph/plan.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/generation/evaluation.h"
 #include "runtime/worker/worker.h"
 
@@ -21,7 +21,7 @@ class PlanGeneration {
   int64_t number() const { return number_; }
   const Plan& plan() const { return plan_; }
   const PipelineShape& shape() const { return shape_; }
-  int64_t period() const { return length_.period; }  ///< of rounds (runtime/checkpoint/checkpoint_points.h)
+  int64_t period() const { return length_.period; }  ///< of rounds (runtime/coordinator/run_points.h)
   const RunLength& length() const { return length_; }
 
   /// A rank that the plan has no place for waits until the plan changes, or for the end of the run.

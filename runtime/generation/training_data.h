@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/data/dataset.h"
 #include "runtime/data/loader.h"
 #include "runtime/job/job.h"

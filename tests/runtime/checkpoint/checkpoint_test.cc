@@ -14,7 +14,7 @@
 #include "models/memory/memory_meter.h"
 #include "models/zoo/registry.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/run_folder.h"

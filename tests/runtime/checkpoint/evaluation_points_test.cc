@@ -3,7 +3,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 
 using namespace pipewright;
 

@@ -5,7 +5,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 #include "runtime/checkpoint/checkpoint_tensors.h"
 #include "runtime/checkpoint/checkpoint_writer.h"

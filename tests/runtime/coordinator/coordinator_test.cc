@@ -14,6 +14,7 @@
 
 #include "graph/error.h"
 #include "runtime/coordinator/follower.h"
+#include "runtime/coordinator/training_loop.h"
 
 using namespace pipewright;
 
@@ -43,6 +44,10 @@ struct Life {
   std::vector<std::pair<int64_t, std::string>> changes;  // before which minibatch which plan came into force
   int64_t stopped_before = -1;                           // by a signal
   bool over = false;                                     // it has come to its end
+  // By generation: what the ranks with a part in the plan do together, in order.
+  std::map<size_t, std::vector<std::string>> together;
+  std::map<std::string, int64_t> written;      // "kept 12": how often the checkpoint of a minibatch
+  std::map<int64_t, int64_t> told, evaluated;  // by epoch: minibatches of those that were told, evaluations
 };
 
 class History {
@@ -51,22 +56,22 @@ class History {
     ranks_ = between(1, 6);
     minibatches_ = between(1, 60);
     first_ = one_in(3) ? between(0, minibatches_ - 1) : 0;
-    span_ = between(1, 20);
+    draw_rules();
     plans_ = {{first_, draw_plan(one_in(2) ? ranks_ : 0)}};
-    policy_ = static_cast<Policy>(between(0, 2));
     if (policy_ == Policy::kNone) {
       for (int64_t first = first_ + between(1, 20); first < minibatches_; first += between(1, 20))
         plans_.emplace_back(first, draw_plan(0));
     }
-    planned_ = plans_.size();
     wants_norms_ = one_in(2);
     changes_left_ = between(0, 4);
     slow_ = one_in(2) ? 20 : 2;
     coordinator_.emplace(CoordinatorRules{ranks_, heeds_signals_ = !one_in(5)});
     for (int64_t rank = 0; rank < ranks_; ++rank) {
-      each_.emplace_back(first_);
-      each_.back().next = each_.back().done = first_;
+      LoopStart start{first_, first_, first_ / length_.minibatches_per_epoch, {}};
+      for (const auto& plan : plans_) start.plan_begins.push_back(plan.first);
+      each_.emplace_back(first_, TrainingLoop(rules_, start));
     }
+    for (int64_t rank = 0; rank < ranks_; ++rank) begin_generation(rank, 0);
     begun_.resize(static_cast<size_t>(minibatches_));
   }
 
@@ -99,6 +104,8 @@ class History {
       REQUIRE(rank.life.over);
       CHECK(rank.life.changes == first.changes);
       CHECK(rank.life.stopped_before == first.stopped_before);
+      for (const auto& [generation, together] : rank.life.together)
+        CHECK(together == first.together.at(generation));
     }
     const int64_t end = first.stopped_before >= 0 ? first.stopped_before : minibatches_;
     CHECK(end > first_);
@@ -109,10 +116,13 @@ class History {
       CHECK(begun_[index(k)] == (k < end ? std::vector<size_t>{plan} : std::vector<size_t>{}));
     }
     if (first.stopped_before >= 0) {
-      // Where a round of the plan in force ends.
+      // Where a round of the plan in force ends, or an epoch.
       const int64_t period = plans_[first.changes.size()].second.period;
-      CHECK(first.stopped_before % period == 0);
+      CHECK(
+          (first.stopped_before % period == 0 || first.stopped_before % length_.minibatches_per_epoch == 0));
     }
+    check_epochs(end);
+    check_checkpoints(end);
     for (size_t i = 1; i < first.changes.size(); ++i)
       CHECK(first.changes[i - 1].first < first.changes[i].first);
     // What was proposed, each once; a signal may come before the last.
@@ -126,8 +136,9 @@ class History {
   }
   std::string words() const {
     std::ostringstream words;
-    words << ranks_ << " ranks, minibatches " << first_ << ".." << minibatches_ << ", spans of " << span_
-          << ", policy " << static_cast<int>(policy_) << ", plan " << plans_[0].second.text();
+    words << ranks_ << " ranks, minibatches " << first_ << ".." << minibatches_ << ", epochs of "
+          << length_.minibatches_per_epoch << ", policy " << static_cast<int>(policy_) << ", plan "
+          << plans_[0].second.text();
     return words.str();
   }
   size_t changes() const { return each_[0].life.changes.size(); }
@@ -137,15 +148,15 @@ class History {
   enum class Policy { kNone, kOnTheWay, kAtDrains };
 
   struct Rank {
-    explicit Rank(int64_t first) : follower(first) {}
+    Rank(int64_t first, TrainingLoop its) : follower(first), loop(std::move(its)), next(first) {}
+    OrdersNow orders() const { return {follower.stop_before(), follower.signal()}; }
     Follower follower;
+    TrainingLoop loop;
     Life life;
-    size_t generation = 0;
-    int64_t next = 0;      // the next minibatch of its own
-    int64_t done = 0;      // its pipeline was last empty before this one
-    bool decides = false;  // it is where a decision is due, and waits for it
+    std::optional<LoopCommand> command;  // that it carries out
+    int64_t next;                        // the next minibatch of its own
+    bool asked = false;                  // it is where a decision is due, and has said so
     bool scheduled = false, changes = false;
-    std::string decided_without_part;
     double channel_free = 0, orders_free = 0;  // each direction keeps its order
   };
   struct Scheduled {
@@ -162,6 +173,30 @@ class History {
     return least + static_cast<int64_t>(random_() % static_cast<uint64_t>(most - least + 1));
   }
   bool one_in(int64_t n) { return between(1, n) == 1; }
+  // Epochs, evaluations, checkpoints, and who decides.
+  void draw_rules() {
+    policy_ = static_cast<Policy>(between(0, 2));
+    length_.minibatches = minibatches_;
+    length_.minibatches_per_epoch = between(1, 25);
+    if ((rules_.evaluates = one_in(2)) && one_in(2)) length_.evaluate_every = between(1, 15);
+    rules_.keeps_replicas_equal = !one_in(4);
+    CheckpointSettings run, kept;
+    if (one_in(2)) run.every_minibatches = between(1, 15);
+    if (one_in(3)) run.every_epochs = between(1, 2);
+    if (!rules_.keeps_replicas_equal) length_.drain_every = run.every_minibatches;
+    rules_.checkpoints[CheckpointKind::kRun] = run;
+    kept.every_minibatches = between(1, 10);
+    if (one_in(2)) rules_.checkpoints[CheckpointKind::kKept] = kept;
+    if (policy_ != Policy::kAtDrains) return;
+    rules_.decides_every = length_.decide_every = one_in(3) ? 0 : between(1, 20);
+  }
+  RunLength length_of(size_t generation) const {
+    RunLength length = length_;
+    length.period = plan_of(generation).period;
+    length.plan_begin = generation == 0 ? 0 : plans_[generation].first;
+    if (generation + 1 < plans_.size()) length.plan_end = plans_[generation + 1].first;
+    return length;
+  }
   SmallPlan draw_plan(int64_t ranks) {
     SmallPlan plan;
     plan.ranks = ranks > 0 ? ranks : between(1, ranks_);
@@ -249,7 +284,7 @@ class History {
         });
       } else if (const auto* ask = std::get_if<AskPolicy>(&command)) {
         if (wants_norms_)
-          CHECK(static_cast<int64_t>(ask->norms.size()) == plan_of(each_[0].generation).ranks);
+          CHECK(static_cast<int64_t>(ask->norms.size()) == plan_of(generation_of(each_[0])).ranks);
         at(now_ + static_cast<double>(between(0, 40)), [this, minibatch = ask->minibatch] {
           std::string change;
           if (changes_left_ > 0 && one_in(2)) {
@@ -281,16 +316,12 @@ class History {
                                                    : std::nullopt;
     };
     const auto place = [&](int64_t generation, int64_t last) {
-      const SmallPlan& plan = plan_of(index(generation));
-      const int64_t end = end_of(generation).value_or(minibatches_);
-      const int64_t least = std::min(last + 1 + 2 * plan.entries, end);
-      return std::min((least + plan.period - 1) / plan.period * plan.period, end);
+      const RunLength length = length_of(index(generation));
+      const int64_t cycle = plan_of(index(generation)).entries;
+      return next_stop(std::min({last + 1 + 2 * cycle, minibatches_, length.plan_end}), length.period,
+                       length);
     };
     return place_within_plan(static_cast<int64_t>(generation_at(last_begun + 1)), last_begun, place, end_of);
-  }
-  // Where a plan that was known beforehand ends.
-  int64_t planned_end(size_t generation) const {
-    return generation + 1 < planned_ ? plans_[generation + 1].first : minibatches_;
   }
   bool all_before_begun(int64_t end) const {
     for (int64_t k = first_; k < end; ++k)
@@ -298,147 +329,212 @@ class History {
     return true;
   }
 
+  static size_t generation_of(const Rank& rank) { return index(rank.loop.generation()); }
+  bool has_part(int64_t number) const { return number < plan_of(generation_of(each_[index(number)])).ranks; }
+  void begin_generation(int64_t number, size_t generation) {
+    each_[index(number)].loop.begin_generation(static_cast<int64_t>(generation), length_of(generation),
+                                               number < plan_of(generation).ranks);
+  }
+
   // What a rank's main thread does until it has to wait.
   void step(int64_t number) {
     Rank& rank = each_[index(number)];
     if (rank.life.over || rank.changes) return;
-    const SmallPlan plan = plan_of(rank.generation);
-    if (number >= plan.ranks) return wait_without_part(number);
-    if (rank.decides) return await_decision(number);
-    const int64_t end = std::min(
-        {(rank.done / span_ + 1) * span_, planned_end(rank.generation), rank.follower.stop_before()});
+    if (!rank.command) rank.command = rank.loop.next(rank.orders());
+    if (!rank.command) return end(number, false);
+    // A command that is carried out makes room for the next one.
+    const bool done =
+        std::visit([&](const auto& command) { return carry_out(number, rank, command); }, *rank.command);
+    if (!done || rank.life.over) return;
+    rank.command.reset();
+    if (!rank.changes) later(number, between(0, 5));
+  }
+  void note(Rank& rank, const std::string& what) { rank.life.together[generation_of(rank)].push_back(what); }
+
+  bool carry_out(int64_t number, Rank& rank, const TrainSpan& train) {
+    const SmallPlan& plan = plan_of(generation_of(rank));
+    const int64_t end = std::min(train.span.end(), rank.follower.stop_before());
     if (number < plan.entries) {
       while (rank.next % plan.entries != number) ++rank.next;
       if (rank.next < end) {
         if (number == 0) ask_on_the_way(rank);
-        if (!rank.follower.begin(rank.next)) return;  // until an order comes
+        if (!rank.follower.begin(rank.next)) return false;  // until an order comes
         if (rank.next < rank.follower.stop_before()) {
-          begun_[index(rank.next)].push_back(rank.generation);
+          begun_[index(rank.next)].push_back(generation_of(rank));
           ++rank.next;
           for (int64_t r = 0; r < ranks_; ++r) later(r, between(0, 3));
         }
-        return later(number, between(1, 10));
+        later(number, between(1, 10));
+        return false;
       }
     }
     // Of the other stages: what has been begun comes. One of the first stage has done what is its own.
-    if (number >= plan.entries && !all_before_begun(end)) return;
-    rank.done = rank.next = end;
-    at_drain(number);
+    if (number >= plan.entries && !all_before_begun(end)) return false;
+    rank.next = end;
+    for (const auto& [kind, points] : train.checkpoints)
+      for (const int64_t n : points)
+        if (n < end || (n == end && stops_undrained(rank, end))) written(rank, kind, n);
+    return true;
+  }
+  // Of a signal, with minibatches in flight: it was a checkpoint on the way.
+  bool stops_undrained(const Rank& rank, int64_t end) const {
+    return rules_.keeps_replicas_equal && ends_before(rank.orders(), end, length_);
+  }
+  static void written(Rank& rank, CheckpointKind kind, int64_t minibatch) {
+    ++rank.life.written[(kind == CheckpointKind::kRun ? "run " : "kept ") + std::to_string(minibatch)];
+  }
+
+  bool carry_out(int64_t, Rank& rank, const Drained& drained) {
+    CHECK(rank.loop.pipeline_began() == drained.minibatch);
+    return true;
+  }
+  bool carry_out(int64_t number, Rank& rank, const TakeAgreedChange& agreed) {
+    if (number == 0) plans_.emplace_back(agreed.minibatch, SmallPlan::of(rank.follower.change()));
+    rank.loop.plan_added(agreed.minibatch);
+    return true;
   }
 
   void ask_on_the_way(Rank& rank) {
     if (policy_ != Policy::kOnTheWay || changes_left_ == 0 || rank.follower.under_way() || !one_in(4)) return;
-    if (rank.generation + 1 < plans_.size()) return;
+    if (rank.loop.knows_next_plan()) return;
     --changes_left_;
     rank.follower.propose();
     proposed_.push_back(draw_plan(0).text());
     tell(ChangeProposed{proposed_.back()});
   }
 
-  void at_drain(int64_t number) {
-    Rank& rank = each_[index(number)];
-    const Follower& follower = rank.follower;
-    if (rank.done == minibatches_) return end(number, false);
-    if (follower.stop_before() == rank.done) {
-      if (follower.signal() != 0) return end(number, true);
-      const std::string change = follower.change();
-      return change_plan(number, change, true);
-    }
-    if (rank.done == planned_end(rank.generation))
-      return change_plan(number, plan_of(rank.generation + 1).text(), false);
-    if (policy_ == Policy::kAtDrains && rank.done % span_ == 0) {
-      rank.decides = true;
-      if (wants_norms_) say(number, GradientNorms{rank.done, number, {}});
+  bool carry_out(int64_t number, Rank& rank, const Decide& decide) {
+    if (!rank.asked) {
+      rank.asked = true;
+      note(rank, "decide " + std::to_string(decide.minibatch));
+      if (wants_norms_) say(number, GradientNorms{decide.minibatch, number, {}});
       if (number == 0) {
         answer_.reset();
-        tell(DecisionDue{rank.done, plan_of(rank.generation).ranks, wants_norms_});
+        tell(DecisionDue{decide.minibatch, plan_of(generation_of(rank)).ranks, wants_norms_});
       }
-      return await_decision(number);
     }
-    later(number, between(0, 5));
-  }
-
-  void await_decision(int64_t number) {
-    Rank& rank = each_[index(number)];
     std::string change;
     if (number == 0) {
-      if (!answer_) return;
+      if (!answer_) return false;
       change = *std::exchange(answer_, {});
     } else {
       const auto next = rank.follower.next_at_drain();
-      if (!next) return;
+      if (!next) return false;
       const auto* decided = std::get_if<DrainDecided>(&*next);
       REQUIRE(decided);
-      REQUIRE(decided->minibatch == rank.done);
+      REQUIRE(decided->minibatch == decide.minibatch);
       change = decided->change;
     }
-    rank.decides = false;
-    if (!change.empty()) return change_plan(number, change, false);
-    later(number, between(0, 5));
+    rank.asked = false;
+    if (!change.empty()) rank.loop.plan_added(decide.minibatch);
+    return true;
   }
 
-  void change_plan(int64_t number, const std::string& change, bool agreed) {
-    Rank& rank = each_[index(number)];
-    rank.changes = true;
-    rank.life.changes.emplace_back(rank.done, change);
-    if (number == 0) {
-      if (agreed) plans_.emplace_back(rank.done, SmallPlan::of(change));
-      tell(GenerationOver{{static_cast<int64_t>(rank.generation), false, rank.done},
-                          plan_of(rank.generation).ranks});
+  bool carry_out(int64_t, Rank& rank, const TellEpoch& epoch) {
+    rank.life.told[epoch.epoch] += epoch.minibatches;
+    return true;
+  }
+  bool carry_out(int64_t, Rank& rank, const Evaluate& evaluate) {
+    note(rank, "evaluate " + std::to_string(evaluate.epoch) + " " + std::to_string(evaluate.minibatches));
+    if (evaluate.minibatches == 0) ++rank.life.evaluated[evaluate.epoch];
+    return true;
+  }
+  bool carry_out(int64_t, Rank& rank, const WriteCheckpoints& write) {
+    std::string kinds;
+    for (const CheckpointKind kind : write.kinds) {
+      kinds += kind == CheckpointKind::kRun ? "run " : "kept ";
+      written(rank, kind, write.minibatch);
     }
-    // Ranks that knew of it before rank 0 came there ask for the plan only then.
-    const auto go = [this, number, agreed] {
+    note(rank, "write " + kinds + std::to_string(write.minibatch) + " " + write.cause);
+    return true;
+  }
+  bool carry_out(int64_t number, Rank& rank, const EndGeneration& ends) {
+    note(rank, "end " + std::to_string(ends.how.next_minibatch));
+    if (number == 0) tell(GenerationOver{ends.how, plan_of(generation_of(rank)).ranks});
+    return true;
+  }
+  bool carry_out(int64_t, Rank& rank, const AwaitEndOfGeneration&) {
+    const auto next = rank.follower.next_at_drain();
+    if (!next) return false;
+    if (const auto* decided = std::get_if<DrainDecided>(&*next)) {
+      rank.loop.plan_added(decided->minibatch);
+    } else {
+      rank.loop.generation_ended(std::get<GenerationEnded>(*next), rank.orders());
+      rank.next = rank.loop.done();
+    }
+    return true;
+  }
+
+  bool carry_out(int64_t number, Rank& rank, const ChangePlan& change) {
+    rank.changes = true;
+    // State is moved from plan to plan: nobody is there before rank 0 has come to the change.
+    when_known(index(change.generation), number);
+    return true;
+  }
+  void when_known(size_t generation, int64_t number) {
+    if (number == 0) rank0_changes_to_ = generation;
+    if (rank0_changes_to_ < generation) return at(now_ + 1, [=, this] { when_known(generation, number); });
+    at(now_, [this, number, generation] {
       Rank& mine = each_[index(number)];
       mine.changes = false;
-      ++mine.generation;
-      if (agreed)
+      mine.life.changes.emplace_back(mine.loop.done(), plan_of(generation).text());
+      begin_generation(number, generation);
+      if (mine.follower.stop_before() == mine.loop.done() && mine.follower.signal() == 0)
         for (const AgreementMessage& said : mine.follower.made_change()) say(number, said);
       later(number, between(0, 30));
-    };
-    when_known(rank.generation + 1, go);
-  }
-  // State is moved from plan to plan: nobody is there before rank 0 has come to the change.
-  void when_known(size_t generation, const std::function<void()>& go) {
-    if (plans_.size() > generation && each_[0].life.changes.size() >= generation) return at(now_, go);
-    at(now_ + 1, [this, generation, go] { when_known(generation, go); });
+    });
   }
 
-  void wait_without_part(int64_t number) {
-    Rank& rank = each_[index(number)];
-    while (const auto next = rank.follower.next_at_drain()) {
-      if (const auto* decided = std::get_if<DrainDecided>(&*next)) {
-        rank.decided_without_part = decided->change;
-        continue;
-      }
-      const auto& ended = std::get<GenerationEnded>(*next);
-      REQUIRE(ended.generation == static_cast<int64_t>(rank.generation));
-      rank.done = rank.next = ended.next_minibatch;
-      if (ended.stopped || rank.done == minibatches_) return end(number, ended.stopped);
-      const bool agreed = rank.follower.stop_before() == rank.done && rank.follower.signal() == 0;
-      const bool planned = rank.done == planned_end(rank.generation);
-      REQUIRE((agreed || planned) == rank.decided_without_part.empty());
-      const std::string change = agreed    ? rank.follower.change()
-                                 : planned ? plan_of(rank.generation + 1).text()
-                                           : std::exchange(rank.decided_without_part, "");
-      return change_plan(number, change, agreed);
-    }
+  bool carry_out(int64_t number, Rank&, const StopRun&) {
+    end(number, true);
+    return true;
   }
-
   void end(int64_t number, bool stopped) {
     Rank& rank = each_[index(number)];
     rank.life.over = true;
-    if (stopped) rank.life.stopped_before = rank.done;
-    if (number == 0)
-      tell(GenerationOver{{static_cast<int64_t>(rank.generation), stopped, rank.done},
-                          plan_of(rank.generation).ranks});
+    if (stopped) rank.life.stopped_before = rank.loop.done();
+  }
+
+  // Each epoch that is over is told whole by a rank that had a part in all of it, and evaluated once.
+  void check_epochs(int64_t end) const {
+    const Life& first = each_[0].life;
+    const int64_t of_epoch = length_.minibatches_per_epoch;
+    for (int64_t epoch = first_ / of_epoch; epoch * of_epoch < end; ++epoch) {
+      const int64_t begins = std::max(first_, epoch * of_epoch);
+      const int64_t ends = std::min((epoch + 1) * of_epoch, minibatches_);
+      const bool over = ends <= end;
+      CHECK((first.told.count(epoch) ? first.told.at(epoch) : 0) == (over ? ends - begins : 0));
+      CHECK((first.evaluated.count(epoch) ? first.evaluated.at(epoch) : 0) == (over && rules_.evaluates));
+    }
+  }
+  // Each that is due is written once by each rank of the plan, and one where a signal ends the run.
+  void check_checkpoints(int64_t end) const {
+    const Life& first = each_[0].life;
+    for (const Rank& rank : each_)
+      for (const auto& [name, times] : rank.life.written) CHECK(times == 1);
+    for (const auto& [kind, settings] : rules_.checkpoints) {
+      // Where replicas are not held equal state is kept where the pipeline drains, and only there.
+      if (kind == CheckpointKind::kKept && !rules_.keeps_replicas_equal) continue;
+      const std::string name = kind == CheckpointKind::kRun ? "run " : "kept ";
+      size_t generation = 0;
+      for (int64_t n = first_ + 1; n <= end; ++n) {
+        while (generation < first.changes.size() && first.changes[generation].first < n) ++generation;
+        RunLength length = length_of(generation);
+        const bool due = checkpoint_due(n, settings, length.period, length);
+        if (due) CHECK(first.written.count(name + std::to_string(n)) == 1);
+      }
+    }
+    if (first.stopped_before >= 0) CHECK(first.written.count("run " + std::to_string(end)) == 1);
   }
 
   std::mt19937_64 random_;
-  int64_t ranks_ = 1, minibatches_ = 1, first_ = 0, span_ = 1, changes_left_ = 0, slow_ = 2;
+  int64_t ranks_ = 1, minibatches_ = 1, first_ = 0, changes_left_ = 0, slow_ = 2;
+  RunLength length_;  // of the run; length_of() a plan
+  LoopRules rules_;
+  size_t rank0_changes_to_ = 0;
   Policy policy_ = Policy::kNone;
   bool wants_norms_ = false, heeds_signals_ = true;
   std::vector<std::pair<int64_t, SmallPlan>> plans_;  // by generation, as rank 0 knows them
-  size_t planned_ = 1;                                // so many of them beforehand
   std::optional<Coordinator> coordinator_;
   std::vector<Rank> each_;
   std::vector<std::vector<size_t>> begun_;  // by minibatch: in which generations

@@ -1,7 +1,7 @@
 // Plans that are decided on the way, while minibatches are in flight: ranks are threads that agree over a
 // store where to drain.
 #include "graph/error.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "tests/runtime/control/agreeing_rank.h"
 #include "tests/runtime/generation/generations.h"
 

@@ -8,7 +8,7 @@
 #include "graph/error.h"
 #include "graph/model_layers.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 #include "runtime/schedule/plan_check.h"
 #include "tests/runtime/kept_prefixes.h"
 

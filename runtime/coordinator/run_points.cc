@@ -1,4 +1,4 @@
-#include "runtime/checkpoint/checkpoint_points.h"
+#include "runtime/coordinator/run_points.h"
 
 #include <algorithm>
 #include <numeric>
