@@ -58,10 +58,12 @@ class History {
     first_ = one_in(3) ? between(0, minibatches_ - 1) : 0;
     draw_rules();
     plans_ = {{first_, draw_plan(one_in(2) ? ranks_ : 0)}};
-    if (policy_ == Policy::kNone) {
+    // Under a policy: what the past of the run has decided.
+    if (policy_ == Policy::kNone || one_in(3)) {
       for (int64_t first = first_ + between(1, 20); first < minibatches_; first += between(1, 20))
         plans_.emplace_back(first, draw_plan(0));
     }
+    planned_ = plans_.size() - 1;
     wants_norms_ = one_in(2);
     changes_left_ = between(0, 4);
     slow_ = one_in(2) ? 20 : 2;
@@ -127,7 +129,8 @@ class History {
       CHECK(first.changes[i - 1].first < first.changes[i].first);
     // What was proposed, each once; a signal may come before the last.
     for (size_t i = 0; policy_ == Policy::kOnTheWay && i < first.changes.size(); ++i)
-      CHECK(first.changes[i].second == proposed_.at(i));
+      CHECK(first.changes[i].second ==
+            (i < planned_ ? plans_[i + 1].second.text() : proposed_.at(i - planned_)));
     // The same decisions from the same log.
     Coordinator again({ranks_, heeds_signals_});
     std::string said;
@@ -445,6 +448,14 @@ class History {
       kinds += kind == CheckpointKind::kRun ? "run " : "kept ";
       written(rank, kind, write.minibatch);
     }
+    // What its manifest says.
+    CHECK(rank.loop.done() == write.minibatch);
+    if (!rules_.keeps_replicas_equal) CHECK(rank.loop.pipeline_began() == write.minibatch);
+    if (rules_.evaluates) {
+      const int64_t of_epoch = length_.minibatches_per_epoch;
+      const int64_t over = write.minibatch == minibatches_ ? minibatches_ + of_epoch - 1 : write.minibatch;
+      CHECK(rank.loop.evaluated_epochs() == over / of_epoch);
+    }
     note(rank, "write " + kinds + std::to_string(write.minibatch) + " " + write.cause);
     return true;
   }
@@ -532,6 +543,7 @@ class History {
   RunLength length_;  // of the run; length_of() a plan
   LoopRules rules_;
   size_t rank0_changes_to_ = 0;
+  size_t planned_ = 0;  // changes that were known beforehand
   Policy policy_ = Policy::kNone;
   bool wants_norms_ = false, heeds_signals_ = true;
   std::vector<std::pair<int64_t, SmallPlan>> plans_;  // by generation, as rank 0 knows them

@@ -1,8 +1,9 @@
+#include "runtime/train/model_flops.h"
+
 #include <catch2/catch.hpp>
 
 #include "models/zoo/builder.h"
 #include "models/zoo/registry.h"
-#include "runtime/train/model_flops.h"
 
 using namespace pipewright;
 

@@ -1,7 +1,8 @@
+#include "runtime/train/run_results.h"
+
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
-#include "runtime/train/run_results.h"
 
 using namespace pipewright;
 
