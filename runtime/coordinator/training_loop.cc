@@ -37,10 +37,11 @@ std::optional<LoopCommand> TrainingLoop::next(const OrdersNow& orders) {
   if (coming_.empty()) {
     if (generation_over_) {
       if (done_ == length_.minibatches) return std::nullopt;
+      PW_CHECK(knows_next_plan(), "nothing follows plan " << generation_ << " from minibatch " << done_);
       coming_.emplace_back(ChangePlan{generation_ + 1});
     } else if (!takes_part_) {
       coming_.emplace_back(AwaitEndOfGeneration{});
-    } else if (done_ < end_of_generation(orders)) {
+    } else if (done_ < end_of_generation()) {
       coming_.emplace_back(next_span());
     } else {
       coming_.emplace_back(EndGeneration{{generation_, /*stopped=*/false, done_}});
@@ -151,11 +152,11 @@ TrainSpan TrainingLoop::next_span() const {
   return next;
 }
 
-// As far as it is known. A signal ends no generation: spans end before it.
-int64_t TrainingLoop::end_of_generation(const OrdersNow& orders) const {
+// As far as it is known. What orders say ends spans, and what comes of that is a plan that is added.
+int64_t TrainingLoop::end_of_generation() const {
   int64_t end = std::min(length_.minibatches, length_.plan_end);
   if (knows_next_plan()) end = std::min(end, plan_begins_[static_cast<size_t>(generation_) + 1]);
-  return orders.signal == 0 ? std::min(end, orders.stop_before) : end;
+  return end;
 }
 
 void TrainingLoop::plan_added(int64_t minibatch) {

@@ -128,7 +128,7 @@ class TrainingLoop {
   void add_end_of_epoch();
   void add_checkpoints(const TrainSpan& trained, bool stops);
   bool agreed_change(const OrdersNow& orders) const;
-  int64_t end_of_generation(const OrdersNow& orders) const;
+  int64_t end_of_generation() const;
   TrainSpan next_span() const;
   std::optional<Evaluate> evaluation_of_ended_epoch() const;
 
