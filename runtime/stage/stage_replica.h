@@ -121,12 +121,14 @@ class StageReplica {
   /// The round's sum over this replica's minibatches, one for each trainable parameter: zeros if it had none.
   /// A plain tensor each, free to be overwritten.
   std::vector<at::Tensor>& round_gradients() { return round_->all(); }
+  /// Which of them count where stages are put together: all but those of parameters that an earlier stage
+  /// counts (tied ones).
+  const std::vector<size_t>& counted() const { return counted_; }
   /// Where they lie, if the stage has replicas to reduce them with; else null.
   const GradientBuckets* buckets() const { return round_->buckets(); }
   /// Divides the gradients of round j (by now summed over the replicas) by its number of minibatches.
   void average(int64_t round);
-  /// Of the averaged gradients, but for parameters that an earlier stage counts (tied ones). One float64 on
-  /// the stage's device.
+  /// Of the averaged gradients that are counted(). One float64 on the stage's device.
   at::Tensor gradient_square_sum();
   /// Of the update that round j makes, before the scale of a parameter's group.
   double learning_rate(int64_t round) const;
@@ -174,7 +176,7 @@ class StageReplica {
   StageLearningRate learning_rate_;
   StageProgram program_;
   std::shared_ptr<const PrefixCut> cut_;  // null: whole
-  std::vector<size_t> counted_;  // gradients by round_gradients(): but for parameters of an earlier stage
+  std::vector<size_t> counted_;
   Deferred deferred_;
   FiniteGuard guard_;
   StageVersions versions_;
