@@ -40,7 +40,8 @@ std::string fault_in(int64_t k, const LoadRequest& request, const Graph& graph, 
              std::to_string(request.indices[static_cast<size_t>(row)]) + " of the data, number " +
              std::to_string(row) + " of minibatch " + std::to_string(k) + ", holds " + number;
     }
-    if (scoring && field.name == scoring->labels && values.eq(scoring->ignored).all().item<bool>()) {
+    if (scoring && scoring->is_mean && field.name == scoring->labels &&
+        values.eq(scoring->ignored).all().item<bool>()) {
       return "all " + field.name + " of minibatch " + std::to_string(k) + " are " +
              std::to_string(scoring->ignored) + ", which ask nothing: its loss is the mean of none";
     }
