@@ -13,7 +13,8 @@ std::string text_of(const PlannedChange& change) {
   if (change.freeze) json["freeze"] = *change.freeze;
   if (change.gradient_accumulation) json["gradient_accumulation"] = *change.gradient_accumulation;
   if (change.learning_rate_scale) json["learning_rate_scale"] = *change.learning_rate_scale;
-  return json.dump();
+  // A file's name may be any bytes.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 PlannedChange change_from(const std::string& text) {
