@@ -46,8 +46,9 @@ void TimesObserver::wait_for_samples(const std::function<void()>& load) {
   const auto began = Clock::now();
   const double processor = cpu_seconds();
   load();
-  waited_seconds_ += seconds(Clock::now() - began);
-  times_.load_wait_seconds += seconds(Clock::now() - began);
+  const double waited = seconds(Clock::now() - began);
+  waited_seconds_ += waited;
+  times_.load_wait_seconds += waited;
   times_.cpu_seconds -= cpu_seconds() - processor;
 }
 
