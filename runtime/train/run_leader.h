@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "graph/error.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/data/dataset.h"
 #include "runtime/generation/training_data.h"
