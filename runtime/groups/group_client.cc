@@ -2,6 +2,7 @@
 
 #include <map>
 #include <mutex>
+#include <variant>
 
 #include "graph/error.h"
 #include "graph/json.h"
@@ -16,61 +17,36 @@ class GroupClient : public Groups {
   explicit GroupClient(GroupClientSettings settings) : connection_(std::move(settings)) {}
 
   void announce(int64_t stage, int64_t pipeline, std::chrono::nanoseconds ready_in) override {
-    GroupRequest request;
-    request.kind = GroupRequest::Kind::kAnnounce;
-    request.stage = stage;
-    request.pipeline = pipeline;
-    request.ready_in = ready_in;
-    connection_.send(request);
+    connection_.send(UpdateExpected{stage, pipeline, ready_in});
   }
-
   void ask(int64_t stage, int64_t pipeline, GroupPatience patience) override {
-    GroupRequest request;
-    request.stage = stage;
-    request.pipeline = pipeline;
-    request.patience = patience;
-    connection_.send(request);
+    connection_.send(UpdateMade{stage, pipeline, patience});
   }
-
-  std::vector<int64_t> await(int64_t stage) override {
-    std::vector<int64_t> group = reply_of(stage).pipelines;
-    PW_CHECK(!group.empty(), "no group of stage " << stage);
-    return group;
-  }
-
+  std::vector<int64_t> await(int64_t stage) override { return await<GroupFormed>(stage).pipelines; }
   void tell(int64_t stage, int64_t span, const WeightMeeting& meeting) override {
-    GroupRequest request;
-    request.kind = GroupRequest::Kind::kMet;
-    request.stage = stage;
-    request.pipeline = meeting.active;
-    request.span.first = span;
-    request.meeting = meeting;
-    connection_.send(request);
+    connection_.send(PipelinesMet{stage, span, meeting});
   }
-
-  void leave(int64_t stage, int64_t pipeline) override {
-    GroupRequest request;
-    request.kind = GroupRequest::Kind::kLeave;
-    request.stage = stage;
-    request.pipeline = pipeline;
-    connection_.send(request);
-  }
-
-  void await_left(int64_t stage) override {
-    PW_CHECK(reply_of(stage).pipelines.empty(), "a group of stage " << stage << ", which has been left");
-  }
+  void leave(int64_t stage, int64_t pipeline) override { connection_.send(StageLeft{stage, pipeline}); }
+  void await_left(int64_t stage) override { await<StageLeftByAll>(stage); }
 
  private:
-  GroupReply reply_of(int64_t stage) {
-    while (true) {
-      if (const auto found = replies_.find(stage); found != replies_.end()) {
-        GroupReply reply = std::move(found->second);
-        replies_.erase(found);
-        return reply;
-      }
-      GroupReply reply = parse_group_reply(connection_.next_line());
-      replies_.emplace(reply.stage, std::move(reply));
-    }
+  template <typename Reply>
+  Reply await(int64_t stage) {
+    while (replies_.count(stage) == 0) take(connection_.next());
+    const GroupReply reply = std::move(replies_.extract(stage).mapped());
+    const auto* awaited = std::get_if<Reply>(&reply);
+    PW_CHECK(awaited != nullptr, "another answer about stage " << stage << ": " << text_of(reply));
+    return *awaited;
+  }
+
+  void take(GroupReply reply) {
+    const int64_t stage = std::visit(
+        []<typename T>(const T& told) -> int64_t {
+          if constexpr (requires { told.stage; }) return told.stage;
+          return -1;
+        },
+        reply);
+    PW_CHECK(replies_.emplace(stage, std::move(reply)).second, "two answers about stage " << stage);
   }
 
   GroupConnection connection_;
@@ -83,15 +59,12 @@ class MinibatchClient : public MinibatchSource {
   explicit MinibatchClient(GroupClientSettings settings) : connection_(std::move(settings)) {}
 
   Span part(Span span, int64_t interval, int64_t pipeline, int64_t number) override {
-    GroupRequest request;
-    request.kind = GroupRequest::Kind::kMinibatches;
-    request.pipeline = pipeline;
-    request.span = span;
-    request.interval = interval;
-    request.part = number;
     const std::lock_guard lock(mutex_);
-    connection_.send(request);
-    return parse_minibatches(connection_.next_line());
+    connection_.send(MinibatchesWanted{span, interval, pipeline, number});
+    const GroupReply reply = connection_.next();
+    const auto* given = std::get_if<MinibatchesGiven>(&reply);
+    PW_CHECK(given != nullptr, "another answer about minibatches: " << text_of(reply));
+    return given->minibatches;
   }
 
  private:

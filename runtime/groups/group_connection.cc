@@ -21,13 +21,7 @@ constexpr std::chrono::milliseconds kBetweenChecks{50};
 
 GroupConnection::GroupConnection(GroupClientSettings settings) : settings_(std::move(settings)) {
   connect();
-  GroupRequest hello;
-  hello.kind = GroupRequest::Kind::kHello;
-  hello.secret = settings_.server.secret;
-  hello.generation = settings_.generation;
-  hello.stages = settings_.stages;
-  hello.pipelines = settings_.pipelines;
-  send(hello);
+  send(GroupHello{settings_.server.secret, settings_.generation, settings_.stages, settings_.pipelines});
 }
 
 // Rank 0 serves before anyone knows the port, but its queue of connections may be full for a moment.
@@ -48,9 +42,11 @@ void GroupConnection::connect() {
 
 void GroupConnection::send(const GroupRequest& request) {
   error_code error;
-  asio::write(socket_, asio::buffer(to_line(request)), error);
+  asio::write(socket_, asio::buffer(text_of(request) + "\n"), error);
   if (error) fail(error);
 }
+
+GroupReply GroupConnection::next() { return group_reply_of(next_line()); }
 
 std::string GroupConnection::next_line() {
   std::optional<error_code> ended;

@@ -16,11 +16,12 @@ class GroupConnection {
   /// Connects and says hello.
   explicit GroupConnection(GroupClientSettings settings);
   void send(const GroupRequest& request);
-  /// Waits for it, and throws what settings.check throws meanwhile.
-  std::string next_line();
+  /// Waits for the next one, and throws what settings.check throws meanwhile.
+  GroupReply next();
 
  private:
   void connect();
+  std::string next_line();
   [[noreturn]] void fail(const boost::system::error_code& error);
 
   const GroupClientSettings settings_;

@@ -1,29 +1,17 @@
 #include "runtime/groups/group_messages.h"
 
 #include "graph/error.h"
-#include "graph/json.h"
 #include "graph/limits.h"
+#include "runtime/messages/message_codec.h"
 
 namespace pipewright {
 namespace {
 
 constexpr const char* kWhat = "group message";
 
-std::string line_of(const Json& json) { return json.dump() + "\n"; }
+Json write_span(const Span& span) { return {span.first, span.count}; }
 
-// What a stranger writes may be anything.
-template <typename Read>
-auto read(const std::string& line, Read read) {
-  try {
-    return read(parse_json(line, kWhat));
-  } catch (const Json::exception& error) {
-    throw InputError(std::string(kWhat) + ": " + error.what());
-  }
-}
-
-Json json_of(const Span& span) { return {span.first, span.count}; }
-
-Span span_of(const Json& json) {
+Span read_span(const Json& json) {
   const Span span{json.at(0).get<int64_t>(), json.at(1).get<int64_t>()};
   if (json.size() != 2 || span.first < 0 || span.count < 0 || span.first > kMostCount ||
       span.count > kMostCount)
@@ -31,14 +19,76 @@ Span span_of(const Json& json) {
   return span;
 }
 
-std::chrono::nanoseconds duration_of(const Json& json) {
+std::chrono::nanoseconds read_duration(const Json& json) {
   const std::chrono::nanoseconds duration(json.get<int64_t>());
   if (duration < std::chrono::nanoseconds(0) || duration > std::chrono::hours(24 * 365))
     throw InputError(std::string(kWhat) + ": a time of " + json.dump() + " ns");
   return duration;
 }
 
+Json write_hello(const GroupHello& hello) {
+  return {hello.secret, hello.generation, hello.stages, hello.pipelines};
+}
+GroupHello read_hello(const Json& json) {
+  return {json.at(0).get<std::string>(), json.at(1), json.at(2), json.at(3)};
+}
+
+Json write_expected(const UpdateExpected& update) {
+  return {update.stage, update.pipeline, update.ready_in.count()};
+}
+UpdateExpected read_expected(const Json& json) { return {json.at(0), json.at(1), read_duration(json.at(2))}; }
+
+Json write_made(const UpdateMade& update) {
+  return {update.stage, update.pipeline, update.patience.wait.count(), update.patience.update.count()};
+}
+UpdateMade read_made(const Json& json) {
+  return {json.at(0), json.at(1), {read_duration(json.at(2)), read_duration(json.at(3))}};
+}
+
+Json write_left(const StageLeft& left) { return {left.stage, left.pipeline}; }
+StageLeft read_left(const Json& json) { return {json.at(0), json.at(1)}; }
+
+Json write_wanted(const MinibatchesWanted& wanted) {
+  return {write_span(wanted.span), wanted.interval, wanted.pipeline, wanted.part};
+}
+MinibatchesWanted read_wanted(const Json& json) {
+  return {read_span(json.at(0)), json.at(1), json.at(2), json.at(3)};
+}
+
+Json write_met(const PipelinesMet& met) { return {met.stage, met.span, to_json(met.meeting)}; }
+PipelinesMet read_met(const Json& json) { return {json.at(0), json.at(1), meeting_of(json.at(2), kWhat)}; }
+
+Json write_formed(const GroupFormed& formed) { return {formed.stage, formed.pipelines}; }
+GroupFormed read_formed(const Json& json) { return {json.at(0), json.at(1).get<std::vector<int64_t>>()}; }
+
+Json write_left_by_all(const StageLeftByAll& left) { return left.stage; }
+StageLeftByAll read_left_by_all(const Json& json) { return {json.get<int64_t>()}; }
+
+Json write_given(const MinibatchesGiven& given) { return write_span(given.minibatches); }
+MinibatchesGiven read_given(const Json& json) { return {read_span(json)}; }
+
+const std::tuple kRequestKinds = {
+    MessageKind<GroupHello>{"hello", write_hello, read_hello},
+    MessageKind<UpdateExpected>{"update expected", write_expected, read_expected},
+    MessageKind<UpdateMade>{"update made", write_made, read_made},
+    MessageKind<StageLeft>{"stage left", write_left, read_left},
+    MessageKind<MinibatchesWanted>{"minibatches wanted", write_wanted, read_wanted},
+    MessageKind<PipelinesMet>{"pipelines met", write_met, read_met},
+};
+
+const std::tuple kReplyKinds = {
+    MessageKind<GroupFormed>{"group formed", write_formed, read_formed},
+    MessageKind<StageLeftByAll>{"stage left by all", write_left_by_all, read_left_by_all},
+    MessageKind<MinibatchesGiven>{"minibatches given", write_given, read_given},
+};
+
 }  // namespace
+
+std::string text_of(const GroupRequest& request) { return encoded(request, kRequestKinds); }
+std::string text_of(const GroupReply& reply) { return encoded(reply, kReplyKinds); }
+
+GroupRequest group_request_of(const std::string& text) { return decoded<GroupRequest>(text, kRequestKinds); }
+GroupReply group_reply_of(const std::string& text) { return decoded<GroupReply>(text, kReplyKinds); }
 
 Json to_json(const WeightMeeting& meeting) {
   Json json;
@@ -63,97 +113,6 @@ WeightMeeting meeting_of(const Json& json, const std::string& where) {
       !count(meeting.met) || !count(meeting.turn))
     throw InputError(where + ": no meeting of two pipelines: " + json.dump());
   return meeting;
-}
-
-std::string to_line(const GroupRequest& request) {
-  Json json;
-  if (request.kind == GroupRequest::Kind::kHello) {
-    json["secret"] = request.secret;
-    json["generation"] = request.generation;
-    json["stages"] = request.stages;
-    json["pipelines"] = request.pipelines;
-    return line_of(json);
-  }
-  json["pipeline"] = request.pipeline;
-  if (request.kind == GroupRequest::Kind::kMinibatches) {
-    json["span"] = json_of(request.span);
-    json["interval"] = request.interval;
-    json["part"] = request.part;
-    return line_of(json);
-  }
-  json["stage"] = request.stage;
-  if (request.kind == GroupRequest::Kind::kMet) {
-    json.update(to_json(request.meeting));
-    json["span"] = request.span.first;
-    return line_of(json);
-  }
-  if (request.kind == GroupRequest::Kind::kAnnounce) json["ready_in_nanoseconds"] = request.ready_in.count();
-  if (request.kind == GroupRequest::Kind::kAsk) {
-    json["wait_nanoseconds"] = request.patience.wait.count();
-    json["update_nanoseconds"] = request.patience.update.count();
-  }
-  return line_of(json);
-}
-
-std::string to_line(const Span& minibatches) { return line_of({{"minibatches", json_of(minibatches)}}); }
-
-std::string to_line(const GroupReply& reply) {
-  Json json;
-  json["stage"] = reply.stage;
-  if (!reply.pipelines.empty()) json["group"] = reply.pipelines;
-  return line_of(json);
-}
-
-GroupRequest parse_group_request(const std::string& line) {
-  return read(line, [](const Json& json) {
-    GroupRequest request;
-    if (json.contains("secret")) {
-      request.kind = GroupRequest::Kind::kHello;
-      request.secret = json.at("secret").get<std::string>();
-      request.generation = json.at("generation").get<int64_t>();
-      request.stages = json.at("stages").get<int64_t>();
-      request.pipelines = json.at("pipelines").get<int64_t>();
-      return request;
-    }
-    request.pipeline = json.at("pipeline").get<int64_t>();
-    if (json.contains("part")) {
-      request.kind = GroupRequest::Kind::kMinibatches;
-      request.span = span_of(json.at("span"));
-      request.interval = json.at("interval").get<int64_t>();
-      request.part = json.at("part").get<int64_t>();
-      return request;
-    }
-    request.stage = json.at("stage").get<int64_t>();
-    if (json.contains("meeting")) {
-      request.kind = GroupRequest::Kind::kMet;
-      request.span.first = json.at("span").get<int64_t>();
-      request.meeting = meeting_of(json, kWhat);
-      return request;
-    }
-    request.kind = GroupRequest::Kind::kLeave;
-    if (json.contains("ready_in_nanoseconds")) {
-      request.kind = GroupRequest::Kind::kAnnounce;
-      request.ready_in = duration_of(json.at("ready_in_nanoseconds"));
-    } else if (json.contains("wait_nanoseconds")) {
-      request.kind = GroupRequest::Kind::kAsk;
-      request.patience = {duration_of(json.at("wait_nanoseconds")),
-                          duration_of(json.at("update_nanoseconds"))};
-    }
-    return request;
-  });
-}
-
-GroupReply parse_group_reply(const std::string& line) {
-  return read(line, [](const Json& json) {
-    GroupReply reply;
-    reply.stage = json.at("stage").get<int64_t>();
-    if (json.contains("group")) reply.pipelines = json.at("group").get<std::vector<int64_t>>();
-    return reply;
-  });
-}
-
-Span parse_minibatches(const std::string& line) {
-  return read(line, [](const Json& json) { return span_of(json.at("minibatches")); });
 }
 
 }  // namespace pipewright

@@ -53,7 +53,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
                              const std::string line = self->received_.substr(0, bytes);
                              self->received_.erase(0, bytes);
                              try {
-                               self->take_(self, parse_group_request(line));
+                               self->take_(self, group_request_of(line));
                              } catch (const std::exception& wrong) {
                                // Else a stranger's.
                                if (self->generation)
@@ -64,8 +64,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
                            });
   }
 
-  void write(const std::string& line) {
-    to_write_ += line;
+  void write(const GroupReply& reply) {
+    to_write_ += text_of(reply) + "\n";
     if (writing_.empty()) write_rest();
   }
 
@@ -166,69 +166,12 @@ class GroupServer::Loop {
 
   void take(const std::shared_ptr<Connection>& rank, const GroupRequest& request) {
     const std::lock_guard lock(mutex_);
-    if (request.kind == GroupRequest::Kind::kHello) return greet(rank, request);
-    if (!rank->generation) throw InputError("it has not said which job it is of");
-    if (request.kind == GroupRequest::Kind::kMinibatches) return hand_out(rank, request);
-    if (request.kind == GroupRequest::Kind::kMet) {
-      return note(*rank->generation, request);
-    }
-    Generation& generation = generations_.at(*rank->generation);
-    if (request.kind == GroupRequest::Kind::kAnnounce)
-      return generation.scheduler.announce(request.stage, request.pipeline, now(), request.ready_in);
-    if (request.kind == GroupRequest::Kind::kAsk) {
-      generation.asks[{request.stage, request.pipeline}] = rank;
-      tell(*rank->generation, generation,
-           generation.scheduler.arrive(request.stage, request.pipeline, now(), request.patience));
-    } else {
-      tell(*rank->generation, generation, generation.scheduler.leave(request.stage, request.pipeline, now()));
-      auto& leaving = generation.leaving[request.stage];
-      leaving.push_back(rank);
-      if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)
-        for (const auto& each : std::exchange(leaving, {}))
-          each->write(to_line(GroupReply{request.stage, {}}));
-    }
-    set_timer();
+    if (!rank->generation && !std::holds_alternative<GroupHello>(request))
+      throw InputError("it has not said which job it is of");
+    std::visit([&](const auto& said) { hear(rank, said); }, request);
   }
 
-  // Of what nobody decided here.
-  void note(int64_t generation, const GroupRequest& request) {
-    const GroupRules& rules = generations_.at(generation).scheduler.rules();
-    const WeightMeeting& meeting = request.meeting;
-    if (request.stage < 0 || request.stage >= rules.stages ||
-        std::max(meeting.active, meeting.passive) >= rules.pipelines)
-      throw InputError("a meeting at a stage or of a pipeline that there is not");
-    auto& [span, window] =
-        windows_
-            .try_emplace({generation, request.stage}, request.span.first, ConnectionWindow(rules.pipelines))
-            .first->second;
-    if (std::exchange(span, request.span.first) != request.span.first) window.begin_span();
-    window.reached(meeting.active, meeting.published);
-    window.reached(meeting.passive, meeting.met);
-    window.connect(meeting.active, meeting.passive);
-    ++of_ended_.groups[2];
-    if (settings_.met) settings_.met(generation, request.stage, request.span.first, meeting);
-  }
-
-  void hand_out(const std::shared_ptr<Connection>& rank, const GroupRequest& request) {
-    Work& work = work_[*rank->generation];
-    auto found = work.queues.find(request.span.first);
-    if (found == work.queues.end()) {
-      if (request.interval < 1) throw InputError("an interval of " + std::to_string(request.interval));
-      found = work.queues.emplace(request.span.first, MinibatchQueue(request.span, request.interval)).first;
-      found->second.end_before(std::max(work.end, request.span.first));
-      // Stages of a pipeline are at most one span apart.
-      while (work.queues.size() > 2) work.queues.erase(work.queues.begin());
-    }
-    MinibatchQueue& queue = found->second;
-    if (queue.span() != request.span || queue.interval() != request.interval)
-      throw InputError("another span begins with minibatch " + std::to_string(request.span.first));
-    const MinibatchQueue::Part part = queue.part(request.pipeline, request.part);
-    if (part.fresh && part.minibatches.count > 0 && settings_.handed_out)
-      settings_.handed_out(*rank->generation, request.span, request.pipeline, part.minibatches);
-    rank->write(to_line(part.minibatches));
-  }
-
-  void greet(const std::shared_ptr<Connection>& rank, const GroupRequest& hello) {
+  void hear(const std::shared_ptr<Connection>& rank, const GroupHello& hello) {
     if (rank->generation || hello.secret != settings_.secret) throw InputError("it is not of this job");
     if (hello.stages < 1 || hello.stages > kMostRanks || hello.pipelines < 1 || hello.pipelines > kMostRanks)
       throw InputError("stages or pipelines out of range");
@@ -242,13 +185,85 @@ class GroupServer::Loop {
     generations_.try_emplace(hello.generation, rules).first->second.ranks.insert(rank);
   }
 
+  void hear(const std::shared_ptr<Connection>& rank, const UpdateExpected& update) {
+    generation_of(rank).scheduler.announce(update.stage, update.pipeline, now(), update.ready_in);
+  }
+
+  void hear(const std::shared_ptr<Connection>& rank, const UpdateMade& update) {
+    Generation& generation = generation_of(rank);
+    generation.asks[{update.stage, update.pipeline}] = rank;
+    tell(*rank->generation, generation,
+         generation.scheduler.arrive(update.stage, update.pipeline, now(), update.patience));
+    set_timer();
+  }
+
+  void hear(const std::shared_ptr<Connection>& rank, const StageLeft& left) {
+    Generation& generation = generation_of(rank);
+    tell(*rank->generation, generation, generation.scheduler.leave(left.stage, left.pipeline, now()));
+    auto& leaving = generation.leaving[left.stage];
+    leaving.push_back(rank);
+    if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)
+      for (const auto& each : std::exchange(leaving, {})) each->write(StageLeftByAll{left.stage});
+    set_timer();
+  }
+
+  // Of what nobody decided here.
+  void hear(const std::shared_ptr<Connection>& rank, const PipelinesMet& met) {
+    const GroupRules& rules = generation_of(rank).scheduler.rules();
+    const WeightMeeting& meeting = met.meeting;
+    if (met.stage < 0 || met.stage >= rules.stages ||
+        std::max(meeting.active, meeting.passive) >= rules.pipelines)
+      throw InputError("a meeting at a stage or of a pipeline that there is not");
+    auto& [span, window] =
+        windows_.try_emplace({*rank->generation, met.stage}, met.span, ConnectionWindow(rules.pipelines))
+            .first->second;
+    if (std::exchange(span, met.span) != met.span) window.begin_span();
+    window.reached(meeting.active, meeting.published);
+    window.reached(meeting.passive, meeting.met);
+    window.connect(meeting.active, meeting.passive);
+    ++of_ended_.groups[2];
+    if (settings_.met) settings_.met(*rank->generation, met.stage, met.span, meeting);
+  }
+
+  void hear(const std::shared_ptr<Connection>& rank, const MinibatchesWanted& wanted) {
+    MinibatchQueue& queue = queue_of(work_[*rank->generation], wanted);
+    const MinibatchQueue::Part part = queue.part(wanted.pipeline, wanted.part);
+    if (part.fresh && part.minibatches.count > 0 && settings_.handed_out)
+      settings_.handed_out(*rank->generation, wanted.span, wanted.pipeline, part.minibatches);
+    rank->write(MinibatchesGiven{part.minibatches});
+  }
+
+  Generation& generation_of(const std::shared_ptr<Connection>& rank) {
+    return generations_.at(*rank->generation);
+  }
+
+  static MinibatchQueue& queue_of(Work& work, const MinibatchesWanted& wanted) {
+    const Span& span = wanted.span;
+    auto found = work.queues.find(span.first);
+    if (found == work.queues.end()) {
+      if (wanted.interval < 1) throw InputError("an interval of " + std::to_string(wanted.interval));
+      // Stages of a pipeline are at most one span apart.
+      if (work.queues.size() > 1) {
+        if (span.first < work.queues.begin()->first)
+          throw InputError("the span that begins with minibatch " + std::to_string(span.first) + " is over");
+        work.queues.erase(work.queues.begin());
+      }
+      found = work.queues.emplace(span.first, MinibatchQueue(span, wanted.interval)).first;
+      found->second.end_before(std::max(work.end, span.first));
+    }
+    MinibatchQueue& queue = found->second;
+    if (queue.span() != span || queue.interval() != wanted.interval)
+      throw InputError("another span begins with minibatch " + std::to_string(span.first));
+    return queue;
+  }
+
   void tell(int64_t number, Generation& generation, const std::vector<GroupDecision>& decisions) {
     for (const GroupDecision& decision : decisions) {
       if (settings_.decided) settings_.decided(number, decision);
       for (const int64_t pipeline : decision.heard_by) {
         const auto asked = generation.asks.find({decision.stage, pipeline});
         if (asked == generation.asks.end()) continue;  // that rank has gone, which ends the job
-        asked->second->write(to_line(GroupReply{decision.stage, decision.pipelines}));
+        asked->second->write(GroupFormed{decision.stage, decision.pipelines});
         generation.asks.erase(asked);
       }
     }
