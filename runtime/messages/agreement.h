@@ -25,7 +25,8 @@ struct StopKnown {
 struct ChangeMade {
   int64_t round = 0;
 };
-/// Of a stage's layers, where the pipeline has drained before a minibatch and a decision is due.
+/// Of a stage's layers, where the pipeline has drained before a minibatch and a decision is due; none where
+/// the policy reads none, and it is all that this rank has told until then that counts.
 struct GradientNorms {
   int64_t minibatch = 0;
   int64_t stage = 0;

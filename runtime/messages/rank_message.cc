@@ -86,8 +86,15 @@ CheckpointPart read_checkpoint(const Json& json) {
   return part;
 }
 
-Json write_saved(const WeightsSaved&) { return nullptr; }
-WeightsSaved read_saved(const Json&) { return {}; }
+// Of what says all by its kind.
+template <typename T>
+Json write_nothing(const T&) {
+  return nullptr;
+}
+template <typename T>
+T read_nothing(const Json&) {
+  return {};
+}
 
 constexpr double kMicro = 1e-6;
 int64_t microseconds(double seconds) { return std::llround(seconds / kMicro); }
@@ -208,13 +215,14 @@ const std::tuple kMessageKinds = {
     MessageKind<TraceDocument>{"trace", write_trace, read_trace},
     MessageKind<GenerationSummary>{"generation", write_summary, read_summary},
     MessageKind<CheckpointPart>{"checkpoint", write_checkpoint, read_checkpoint},
-    MessageKind<WeightsSaved>{"saved", write_saved, read_saved},
+    MessageKind<WeightsSaved>{"saved", write_nothing, read_nothing},
     MessageKind<MessageLog>{"messages", write_log, read_log},
     MessageKind<CoreSample>{"core", write_core, read_core},
     MessageKind<ProbedLink>{"probed link", write_link, read_link},
     MessageKind<ProbedPair>{"probed pair", write_pair, read_pair},
     MessageKind<CrowdSample>{"probed crowd", write_crowd, read_crowd},
     MessageKind<ProbedExchange>{"probed sum", write_exchange, read_exchange},
+    MessageKind<PrefixImpure>{"prefix impure", write_nothing, read_nothing},
     MessageKind<SignalHeard>{"signal", write_signal, read_signal},
     MessageKind<BegunUpTo>{"begun", write_begun, read_begun},
     MessageKind<StopKnown>{"stop known", write_round, read_round},

@@ -75,14 +75,18 @@ struct CheckpointPart {
 /// The rank has written its part of the final weights of a stage.
 struct WeightsSaved {};
 
+/// What frozen layers make is no function of the sample, so that nothing of it can be kept (--cache). Told
+/// where a decision is due, before GradientNorms.
+struct PrefixImpure {};
+
 /// RankSummary: at the end. SpeedChange: the rank computes slower, or faster again. EpochSummary: of this
 /// rank, as if it were the only one; the plan's keys and the learning rate may be left out but of rank 0's.
 /// GenerationSummary: a plan has come into force; told by one rank, in their order.
 using RankMessage =
     std::variant<MinibatchLoss, EvaluationBegins, EvaluationPart, RankSummary, SpeedChange, DrainSpread,
                  EpochSummary, TraceDocument, GenerationSummary, CheckpointPart, WeightsSaved, MessageLog,
-                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange, SignalHeard, BegunUpTo,
-                 StopKnown, ChangeMade, GradientNorms>;
+                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange, PrefixImpure, SignalHeard,
+                 BegunUpTo, StopKnown, ChangeMade, GradientNorms>;
 
 /// One line. Without a schema: ranks of a job are of one build. Numbers that are not finite become NaN.
 std::string text_of(const RankMessage& message);

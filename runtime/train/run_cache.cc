@@ -12,7 +12,6 @@ namespace {
 // In the store, for each host: how many ranks have come, and how the first one's is opened.
 std::string comers_key(const std::string& host) { return "cache/comers/" + host; }
 std::string address_key(const std::string& host) { return "cache/address/" + host; }
-constexpr const char* kImpureKey = "cache/impure";
 
 std::unique_ptr<SampleCache> host_cache(const Run& run, const RunCache::Settings& settings,
                                         std::vector<std::string>& remarks) {
@@ -59,7 +58,6 @@ void RunCache::begin(const Model& model, const Plan& plan, const std::vector<con
        [this](const std::string& reason) {
          impure_ = true;
          refused_ = reason;
-         if (settings_.store) settings_.store->set(kImpureKey, reason);
        }});
 }
 
@@ -68,10 +66,6 @@ void RunCache::end() {
   earlier_ += prefix_->figures();
   refused_ = prefix_->refused();
   prefix_.reset();
-}
-
-bool RunCache::can_keep() const {
-  return !impure_ && (!settings_.store || !settings_.store->has(kImpureKey));
 }
 
 CacheSummary RunCache::summary() const {

@@ -2,6 +2,7 @@
 // this rank's first stage from it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -42,8 +43,10 @@ class RunCache {
   CachedPrefix* prefix() const { return prefix_.get(); }
   /// Of all generations, this rank's part.
   CacheSummary summary() const;
-  /// False once a rank has found that what its frozen layers make is no function of the sample.
-  bool can_keep() const;
+  /// False once it is known that what frozen layers make is no function of the sample: found here, or heard
+  /// from another rank (PrefixImpure). Both from any thread.
+  bool can_keep() const { return !impure_; }
+  void hear_impure() { impure_ = true; }
 
  private:
   RunCache(const Run& run, Settings settings, std::unique_ptr<SampleCache> cache);
@@ -55,7 +58,7 @@ class RunCache {
   std::unique_ptr<CachedPrefix> prefix_;
   PrefixFigures earlier_;
   std::string refused_;  // under the plan in force, or the last one
-  bool impure_ = false;
+  std::atomic<bool> impure_ = false;
 };
 
 }  // namespace pipewright

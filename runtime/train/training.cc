@@ -117,7 +117,8 @@ std::vector<std::string> Training::hosts_of_ranks() {
 
 void Training::take(int64_t rank, RankMessage message) {
   if (auto agreement = agreement_in(message)) return coordination_->take(rank, std::move(*agreement));
-  leader_->take(rank, std::move(message));
+  if (!std::holds_alternative<PrefixImpure>(message)) return leader_->take(rank, std::move(message));
+  if (cache_) cache_->hear_impure();
 }
 
 void Training::work() {

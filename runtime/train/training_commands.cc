@@ -52,16 +52,22 @@ void Training::propose_change(int64_t minibatch) {
 
 void Training::carry_out(const Decide& command) {
   session_.rest();
-  if (LayerNorms* norms = policy_->layer_norms())
-    control().post(GradientNorms{command.minibatch, generation_->worker().stage().stage(), norms->take()});
+  if (cache_ && !cache_->can_keep()) control().post(PrefixImpure{});
+  // Norms come behind what their rank has told before. So all tell them, be they none, where one may have
+  // found that nothing can be kept.
+  LayerNorms* norms = policy_->layer_norms();
+  const bool awaits_ranks = norms || cache_rules(job_.run.cache).kind != CacheKind::kNone;
+  if (awaits_ranks) {
+    control().post(GradientNorms{command.minibatch, generation_->worker().stage().stage(),
+                                 norms ? norms->take() : std::vector<double>()});
+  }
   if (!leader_) {
     const std::string decided = awaited_decision(command.minibatch);
     if (!decided.empty()) take_change(change_from(decided), command.minibatch);
     return;
   }
   const auto asked = coordination_->await_decision(
-      {command.minibatch, generation_->plan().world_size, policy_->layer_norms() != nullptr},
-      [this] { control().check(); });
+      {command.minibatch, generation_->plan().world_size, awaits_ranks}, [this] { control().check(); });
   if (!asked) return;
   const std::string decided = policy_->decide_drained(
       *asked, generation_->number(), session_.place().world_size,

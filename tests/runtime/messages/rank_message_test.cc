@@ -56,6 +56,7 @@ TEST_CASE("messages: evaluations, drains, speeds, traces and what was saved") {
   CHECK(speed.slowdown == 2);
   CHECK(sent(TraceDocument{"{\n \"a\": \"\\u00e4\"}\n"}).text == "{\n \"a\": \"\\u00e4\"}\n");
   sent(WeightsSaved{});
+  sent(PrefixImpure{});
 }
 
 TEST_CASE("messages: summaries of ranks, epochs and plans are those of summary.json") {
