@@ -79,10 +79,7 @@ std::vector<AttemptStart> read_starts(const std::filesystem::path& run_folder);
 /// that one has trained it otherwise since. A host that comes back late may have some.
 bool is_of_this_past(int64_t attempt, int64_t minibatch, const std::vector<AttemptStart>& starts);
 
-/// In the job's store, where the ranks are on several hosts: the newest minibatch whose state is whole, as
-/// rank 0 says.
-inline constexpr const char* kNewestKeptKey = "kept/newest";
-/// Likewise of those states that can be read from this host.
+/// The newest minibatch whose state is whole, of those states that can be read from this host.
 std::optional<int64_t> newest_kept(const std::filesystem::path& run_folder);
 
 }  // namespace pipewright

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "graph/error.h"
-#include "runtime/control/heartbeat.h"
 
 namespace pipewright {
 
@@ -25,13 +24,13 @@ bool speaks(int64_t rank, const std::vector<int64_t>& missing) {
 
 }  // namespace
 
-Barrier::Barrier(Store& store, const std::string& name, int64_t rank, int64_t world_size)
-    : store_(store), name_(name), key_("barrier/" + name), rank_(rank), world_size_(world_size) {}
+Barrier::Barrier(Board board, std::string name, int64_t rank, int64_t world_size)
+    : board_(board), name_(std::move(name)), rank_(rank), world_size_(world_size) {}
 
 std::vector<int64_t> Barrier::missing() const {
   std::vector<int64_t> missing;
   for (int64_t rank = 0; rank < world_size_; ++rank) {
-    if (!store_.has(key_ + "/" + std::to_string(rank))) missing.push_back(rank);
+    if (!board_.has_come_to(name_, rank)) missing.push_back(rank);
   }
   return missing;
 }
@@ -39,21 +38,20 @@ std::vector<int64_t> Barrier::missing() const {
 int64_t Barrier::work_of(const std::vector<int64_t>& ranks) const {
   int64_t work = 0;
   for (const int64_t rank : ranks) {
-    if (const auto beat = store_.try_get(beat_key(rank))) work += Beat::from_text(*beat).work;
+    if (const auto beat = board_.beat_of(rank)) work += beat->work;
   }
   return work;
 }
 
 void Barrier::wait(std::chrono::milliseconds patience, Meeting meeting, const std::function<void()>& check) {
-  store_.set(key_ + "/" + std::to_string(rank_), "1");
-  if (store_.add(key_, 1) == world_size_) store_.set(key_ + "/open", "1");
+  board_.come_to(name_, rank_, world_size_);
   const auto look_interval = std::min<Clock::duration>(patience / 4, 3s);
   const auto begin = Clock::now();
   auto patient_since = begin;
   auto next_look = begin + look_interval;
   auto next_word = begin + (meeting == Meeting::kStart ? 3s : 30s);
   int64_t work = -1;
-  for (auto now = begin; !store_.has(key_ + "/open"); now = Clock::now()) {
+  for (auto now = begin; !board_.is_open(name_); now = Clock::now()) {
     check();
     if (meeting == Meeting::kEnd && now > next_look) {
       const int64_t done = work_of(missing());
@@ -69,7 +67,7 @@ void Barrier::wait(std::chrono::milliseconds patience, Meeting meeting, const st
         throw PeerError(
             "rank " + std::to_string(rank_) + ": after " + seconds_words(patience) + " " + who +
                 (missing.size() == 1 ? " has" : " have") + " not reached '" + name_ + "' at " +
-                store_.address(),
+                board_.address(),
             meeting == Meeting::kEnd
                 ? "see what they last did in their logs; --start-timeout is how long is waited"
                 : "start the missing ranks, with the same plan and rendezvous; --start-timeout is "
@@ -77,7 +75,7 @@ void Barrier::wait(std::chrono::milliseconds patience, Meeting meeting, const st
       }
       if (speaks(rank_, missing)) {
         std::fprintf(stderr, "waiting for %s %s %s (%s so far)\n", who.c_str(),
-                     meeting == Meeting::kStart ? "at" : "to end, at", store_.address().c_str(),
+                     meeting == Meeting::kStart ? "at" : "to end, at", board_.address().c_str(),
                      seconds_words(now - begin).c_str());
       }
       next_word = now + std::clamp<Clock::duration>(2 * (now - begin), 5s, 60s);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/transport/store.h"
+#include "runtime/control/board.h"
 
 namespace pipewright {
 
@@ -25,8 +25,7 @@ enum class Meeting {
 /// One meeting as one rank takes part in it. Its name is used once in a job.
 class Barrier {
  public:
-  /// `store` outlives the object.
-  Barrier(Store& store, const std::string& name, int64_t rank, int64_t world_size);
+  Barrier(Board board, std::string name, int64_t rank, int64_t world_size);
   /// This rank has come; returns when all have. `check` is called meanwhile, and may throw. PeerError, which
   /// names the missing ones, if not all come within `patience`.
   void wait(std::chrono::milliseconds patience, Meeting meeting, const std::function<void()>& check);
@@ -36,9 +35,8 @@ class Barrier {
   // Grows whenever one of them gets something done.
   int64_t work_of(const std::vector<int64_t>& ranks) const;
 
-  Store& store_;
+  const Board board_;
   const std::string name_;
-  const std::string key_;
   const int64_t rank_;
   const int64_t world_size_;
 };

@@ -71,7 +71,7 @@ void Control::watch(Progress& progress, std::function<void(const std::string&)> 
 }
 
 void Control::store_is_served_by(int64_t rank) {
-  if (store_) guard_.store_is_served_by(read_report(*store_, rank));
+  if (store_) guard_.store_is_served_by(Board(*store_).report_of(rank));
 }
 
 void Control::set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
@@ -166,7 +166,7 @@ Failure Control::peer_lost(const std::string& message) {
   }
   std::string waiting;
   try {
-    if (store_) waiting = who_waits_for(read_reports(*store_, world_size_), rank_);
+    if (store_) waiting = who_waits_for(Board(*store_).reports_of_all(world_size_), rank_);
   } catch (const PeerError&) {
     // The store has gone as well.
   }

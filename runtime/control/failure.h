@@ -1,14 +1,11 @@
-// Why a job ends early, and where all its processes find it: one key of the store, set once, by whoever is
-// first.
+// Why a job ends early. All its processes find it on the board (board.h), where the first one counts.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 
 #include "graph/error.h"
-#include "runtime/transport/store.h"
 
 namespace pipewright {
 
@@ -23,12 +20,5 @@ struct Failure {
   std::string to_text() const;
   static Failure from_text(const std::string& text);
 };
-
-/// Sets it. False: somebody was before.
-bool announce_failure(Store& store, const Failure& failure);
-/// The one that somebody has set; RunError if nobody does so within `timeout`.
-Failure await_failure(Store& store, std::chrono::milliseconds timeout);
-/// The one that is there, if any.
-std::optional<Failure> announced_failure(Store& store);
 
 }  // namespace pipewright

@@ -22,15 +22,15 @@ void FailureLatch::take(const Failure& failure) {
   if (on_failure_) on_failure_(failure.message);
 }
 
-Failure FailureLatch::announce(Store& store, const Failure& failure, std::chrono::milliseconds timeout) {
-  const Failure first = announce_failure(store, failure) ? failure : await_failure(store, timeout);
+Failure FailureLatch::announce(Board board, const Failure& failure, std::chrono::milliseconds timeout) {
+  const Failure first = board.announce_failure(failure) ? failure : board.await_failure(timeout);
   take(first);
   return first;
 }
 
-void FailureLatch::look(Store& store) {
+void FailureLatch::look(Board board) {
   if (failed_) return;
-  if (const auto announced = announced_failure(store)) take(*announced);
+  if (const auto announced = board.failure()) take(*announced);
 }
 
 }  // namespace pipewright

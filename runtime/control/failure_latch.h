@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/control/failure.h"
+#include "runtime/control/board.h"
 
 namespace pipewright {
 
@@ -25,9 +25,9 @@ class FailureLatch {
   void take(const Failure& failure);
   /// Says it to the other ranks, and takes the failure that counts, which it returns: this one, or the one
   /// that somebody announced before, for whose text `timeout` is waited.
-  Failure announce(Store& store, const Failure& failure, std::chrono::milliseconds timeout);
+  Failure announce(Board board, const Failure& failure, std::chrono::milliseconds timeout);
   /// Takes what another rank has announced, if anything.
-  void look(Store& store);
+  void look(Board board);
 
  private:
   const std::function<void(const std::string&)> on_failure_;

@@ -4,25 +4,25 @@
 
 namespace pipewright {
 
-void Heart::begin(Store& store) {
-  store.set(process_key(rank_), this_process().to_text());
-  store.set(beat_key(rank_), Beat{}.to_text());
+void Heart::begin(Board board) {
+  board.set_process(rank_, this_process());
+  board.set_beat(rank_, Beat{});
 }
 
-ProgressNow Heart::beat(Store& store) {
+ProgressNow Heart::beat(Board board) {
   Beat beat;
   beat.number = ++beats_;
   if (Progress* progress = progress_) beat.progress = progress->now();
   beat.work = beat.progress.begun + bytes_to_disk();
-  store.set(beat_key(rank_), beat.to_text());
+  board.set_beat(rank_, beat);
   return beat.progress;
 }
 
-void Heart::stop(Store& store) {
+void Heart::stop(Board board) {
   Beat last;
   last.number = ++beats_;
   last.finished = true;
-  store.set(beat_key(rank_), last.to_text());
+  board.set_beat(rank_, last);
 }
 
 }  // namespace pipewright

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "runtime/control/heartbeat.h"
+#include "runtime/control/board.h"
 
 namespace pipewright {
 
@@ -15,11 +15,11 @@ class Heart {
   void watch(Progress& progress) { progress_ = &progress; }
 
   /// Says which process this is, and that it is there.
-  void begin(Store& store);
+  void begin(Board board);
   /// Returns what it has said.
-  ProgressNow beat(Store& store);
+  ProgressNow beat(Board board);
   /// The last one: the rank leaves and is not missed.
-  void stop(Store& store);
+  void stop(Board board);
 
  private:
   const int64_t rank_;

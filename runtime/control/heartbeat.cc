@@ -26,9 +26,6 @@ int64_t awaited(const std::vector<RankReport>& reports, const RankReport& waitin
 
 }  // namespace
 
-std::string beat_key(int64_t rank) { return "beat/" + std::to_string(rank); }
-std::string process_key(int64_t rank) { return "process/" + std::to_string(rank); }
-
 std::string seconds_words(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f s", seconds);
@@ -88,24 +85,6 @@ Beat Beat::from_text(const std::string& text) {
   } catch (const Json::exception&) {
     throw PeerError("'" + text + "' is no heartbeat", "do all ranks run the same version?");
   }
-}
-
-RankReport read_report(Store& store, int64_t rank) {
-  RankReport report;
-  report.rank = rank;
-  if (const auto process = store.try_get(process_key(rank))) {
-    report.process = ProcessName::from_text(*process);
-    report.state = state_of(*report.process);
-  }
-  // After the state: a rank that has gone may have said farewell before.
-  if (const auto beat = store.try_get(beat_key(rank))) report.beat = Beat::from_text(*beat);
-  return report;
-}
-
-std::vector<RankReport> read_reports(Store& store, int64_t world_size) {
-  std::vector<RankReport> reports;
-  for (int64_t rank = 0; rank < world_size; ++rank) reports.push_back(read_report(store, rank));
-  return reports;
 }
 
 std::string doing(const RankReport& report) {

@@ -1,4 +1,5 @@
-// What each rank says of itself in the store, and what can be read from all of it: who waits for whom.
+// What each rank says of itself about once a second, and what can be read from all of it: who waits for whom.
+// Where it is said: board.h.
 #pragma once
 
 #include <chrono>
@@ -9,11 +10,9 @@
 
 #include "runtime/control/progress.h"
 #include "runtime/transport/process_state.h"
-#include "runtime/transport/store.h"
 
 namespace pipewright {
 
-/// The value of "beat/R".
 struct Beat {
   int64_t number = 0;  ///< grows: a rank whose number stands still is not heard of
   ProgressNow progress;
@@ -25,19 +24,13 @@ struct Beat {
   static Beat from_text(const std::string& text);
 };
 
-/// A rank as the store and, on the same host, the kernel know it.
+/// A rank as the board and, on the same host, the kernel know it.
 struct RankReport {
   int64_t rank = 0;
   std::optional<Beat> beat;
   std::optional<ProcessName> process;
   ProcessState state = ProcessState::kUnknown;
 };
-
-std::string beat_key(int64_t rank);
-std::string process_key(int64_t rank);
-/// PeerError if the store cannot be reached.
-RankReport read_report(Store& store, int64_t rank);
-std::vector<RankReport> read_reports(Store& store, int64_t world_size);
 
 /// "forward of minibatch 17 since 3.2 s"; "" if the rank has not said.
 std::string doing(const RankReport& report);

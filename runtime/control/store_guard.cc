@@ -53,12 +53,12 @@ void StoreGuard::store_is_served_by(RankReport server) {
   server_ = std::move(server);
 }
 
-void StoreGuard::heed_server(Store& store) {
+void StoreGuard::heed_server(Board board) {
   const auto server = [&] {
     const std::lock_guard lock(mutex_);
     return server_;
   }();
-  if (server && server->rank != rank_) store_is_served_by(read_report(store, server->rank));
+  if (server && server->rank != rank_) store_is_served_by(board.report_of(server->rank));
 }
 
 std::string StoreGuard::words_without_store() const {

@@ -11,8 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "runtime/control/board.h"
 #include "runtime/control/failure_latch.h"
-#include "runtime/control/heartbeat.h"
+#include "runtime/control/progress.h"
 
 namespace pipewright {
 
@@ -40,7 +41,7 @@ class StoreGuard {
   /// Who serves the store, if it is a rank.
   void store_is_served_by(RankReport server);
   /// Learns what that rank does now: once it has gone, nobody can ask.
-  void heed_server(Store& store);
+  void heed_server(Board board);
   /// What is known without the store: "rank 0, which serves it: its process 12 on node3 has died; last heard
   /// of in forward of minibatch 7 since 0.1 s; here: rank 1, send activation of minibatch 6".
   std::string words_without_store() const;

@@ -17,17 +17,17 @@ std::string named(int64_t rank) { return "rank " + std::to_string(rank); }
 NeighbourWatch::NeighbourWatch(int64_t rank, int64_t world_size)
     : watched_((rank + 1) % world_size), world_size_(world_size) {}
 
-std::optional<Failure> NeighbourWatch::look(Store& store, std::chrono::milliseconds timeout) {
-  const RankReport report = read_report(store, watched_);
+std::optional<Failure> NeighbourWatch::look(Board board, std::chrono::milliseconds timeout) {
+  const RankReport report = board.report_of(watched_);
   if (!report.beat || report.beat->finished) return std::nullopt;
   const auto lost = [&](const std::string& what) {
     return Failure{watched_, ExitCode::kPeerLost,
                    joined({named(watched_) + what + ": " + state_words(report), last_heard_of(report),
-                           who_waits_for(read_reports(store, world_size_), watched_)}),
+                           who_waits_for(board.reports_of_all(world_size_), watched_)}),
                    "", watched_};
   };
   if (report.state == ProcessState::kGone) {
-    if (const auto said = announced_failure(store)) return said;
+    if (const auto said = board.failure()) return said;
     return lost("");
   }
   if (report.beat->number != beat_) {
@@ -39,19 +39,19 @@ std::optional<Failure> NeighbourWatch::look(Store& store, std::chrono::milliseco
   return std::nullopt;
 }
 
-std::optional<Failure> not_getting_on(Store& store, int64_t rank, int64_t world_size, const ProgressNow& now,
+std::optional<Failure> not_getting_on(Board board, int64_t rank, int64_t world_size, const ProgressNow& now,
                                       std::chrono::milliseconds timeout) {
   const double timeout_seconds = std::chrono::duration<double>(timeout).count();
   if (now.stalled_seconds > timeout_seconds) {
     return Failure{rank, ExitCode::kPeerLost,
                    joined({named(rank) + " does not get on: " + now.activity.operation + " since " +
                                seconds_words(now.seconds) + file_waited_for(),
-                           who_waits_for(read_reports(store, world_size), rank)}),
+                           who_waits_for(board.reports_of_all(world_size), rank)}),
                    "", rank};
   }
   if (now.activity.peers.empty() || now.seconds <= timeout_seconds) return std::nullopt;
   // It waits, which is right as long as somebody at the end of the chain works.
-  const auto reports = read_reports(store, world_size);
+  const auto reports = board.reports_of_all(world_size);
   const auto chain = waiting_chain(reports, rank);
   const auto& last = reports[static_cast<size_t>(chain.back())];
   const bool circle = std::find(chain.begin(), chain.end() - 1, chain.back()) != chain.end() - 1;

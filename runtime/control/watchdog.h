@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "runtime/control/failure.h"
-#include "runtime/control/heartbeat.h"
+#include "runtime/control/board.h"
 
 namespace pipewright {
 
@@ -17,7 +16,7 @@ class NeighbourWatch {
   NeighbourWatch(int64_t rank, int64_t world_size);
   /// What has become of it, if it has died or not been heard of for `timeout`. If it has itself said why it
   /// goes, that.
-  std::optional<Failure> look(Store& store, std::chrono::milliseconds timeout);
+  std::optional<Failure> look(Board board, std::chrono::milliseconds timeout);
 
  private:
   const int64_t watched_;
@@ -29,7 +28,7 @@ class NeighbourWatch {
 /// `now` is what rank `rank` does. A failure if it has not got on for `timeout`, or waits in vain: in a
 /// circle, or for a rank that has finished. (The heartbeat comes from another thread: that it goes on says
 /// nothing about the main thread.)
-std::optional<Failure> not_getting_on(Store& store, int64_t rank, int64_t world_size, const ProgressNow& now,
+std::optional<Failure> not_getting_on(Board board, int64_t rank, int64_t world_size, const ProgressNow& now,
                                       std::chrono::milliseconds timeout);
 
 }  // namespace pipewright

@@ -21,6 +21,7 @@
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/attempt_number.h"
+#include "runtime/control/board.h"
 #include "runtime/control/control.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/coordinator/attempts.h"
@@ -184,7 +185,7 @@ class Launcher {
   std::pair<int64_t, int64_t> local_place(int64_t rank) const;
   void supervise();
   void drain_output();
-  bool have_begun() { return store_ && store_->has(kBegunKey); }
+  bool have_begun() { return store_ && Board(*store_).has_begun(); }
   bool began_or_has_begun() { return began_ || have_begun(); }
   void take_logs_home();
   void move_logs(const std::filesystem::path& folder);
@@ -304,7 +305,7 @@ void Launcher::carry_out(const StopAttempt& stop) {
     if (one != children_.end()) signal_rank(*one, SIGTERM);  // that one tells the others
     return;
   }
-  if (failure_) announce_failure(*store_, *failure_);
+  if (failure_) Board(*store_).announce_failure(*failure_);
   for (const bool here : {true, false})  // other hosts may be slow to answer
     for (const Child& child : children_)
       if (child.running && child.host.empty() == here) signal_rank(child, SIGKILL);
@@ -317,8 +318,7 @@ void Launcher::tell_state_kept() {
   int64_t newest = written.empty() ? 0 : minibatch_of(written.front()).value_or(0);
   newest = std::max(newest, newest_kept(folder_).value_or(0));
   if (!settings_.hosts.empty() && store_) {
-    if (const auto told = store_->try_get(kNewestKeptKey))
-      newest = std::max<int64_t>(newest, std::stoll(*told));
+    if (const auto told = Board(*store_).newest_kept()) newest = std::max(newest, *told);
   }
   take(StateKept{newest});
 }
@@ -326,7 +326,7 @@ void Launcher::tell_state_kept() {
 // Has a rank, or the store's other users, said that one is missed?
 void Launcher::look_for_loss() {
   if (!recovers() || stopping_ || failure_ || !store_) return;
-  const auto announced = announced_failure(*store_);
+  const auto announced = Board(*store_).failure();
   if (!announced || announced->code != ExitCode::kPeerLost) return;
   note_loss(*announced);
   LossAnnounced loss{attempt_, std::nullopt};
@@ -563,7 +563,7 @@ Ending Launcher::ending_of(const Child& child) const {
 // What it was last heard of doing, and who waits for it now.
 std::string Launcher::words_about(int64_t rank) {
   std::string words;
-  const auto reports = read_reports(*store_, static_cast<int64_t>(slots_.size()));
+  const auto reports = Board(*store_).reports_of_all(static_cast<int64_t>(slots_.size()));
   const std::string last = doing(reports[static_cast<size_t>(rank)]);
   if (!last.empty()) words += "; last heard of in " + last;
   const std::string waiting = who_waits_for(reports, rank);
@@ -581,7 +581,7 @@ void Launcher::note_end(Child& child) {
         Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(1000 * job_.run.timeout_seconds)) + 5s;
   }
   if (failure_ || stopping_) return;
-  if (const auto announced = announced_failure(*store_)) {
+  if (const auto announced = Board(*store_).failure()) {
     note_loss(*announced);
     if (recovers() && ending_of(child) == Ending::kFollowed) follow(*announced);
     return;
@@ -606,7 +606,7 @@ void Launcher::note_end(Child& child) {
                       strsignal(WTERMSIG(child.status)) + ")" + words;
   }
   note_loss(failure);
-  if (!recovers() || ending_of(child) == Ending::kFailed) announce_failure(*store_, failure);
+  if (!recovers() || ending_of(child) == Ending::kFailed) Board(*store_).announce_failure(failure);
   if (recovers() && ending_of(child) == Ending::kFollowed) follow(failure);
 }
 
@@ -621,7 +621,8 @@ void Launcher::follow(const Failure& failure) {
 
 // A remote shell passes no signals on: its rank hears of them over the store.
 void Launcher::tell_interruption() {
-  announce_failure(*store_, {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
+  Board(*store_).announce_failure(
+      {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
 }
 
 void Launcher::end_all(int signal) {
@@ -640,7 +641,7 @@ void Launcher::signal_rank(const Child& child, int signal) {
     return;
   }
   try {
-    const RankReport report = read_report(*store_, child.rank);
+    const RankReport report = Board(*store_).report_of(child.rank);
     if (report.process)
       run_elsewhere(settings_.remote_shell, child.host,
                     {"kill", "-" + std::to_string(signal), std::to_string(report.process->pid)}, 3s);

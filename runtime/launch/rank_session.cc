@@ -154,7 +154,7 @@ void RankSession::begin(RankTask& task) {
   if (place_.rank == 0) {
     task.begin();
     control_->set_sink([&task](int64_t rank, RankMessage message) { task.take(rank, std::move(message)); });
-    if (store_) store_->set(kBegunKey, "yes");
+    if (store_) Board(*store_).set_begun();
   }
   task.begin_here();
   folder_is_ours_ = true;

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "graph/error.h"
+#include "runtime/control/board.h"
 #include "runtime/control/control.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/transport/interruptible.h"
@@ -50,7 +51,7 @@ class Found {
 };
 
 void claim_rank(Store& store, const Place& place) {
-  if (store.add("claim/" + std::to_string(place.rank), 1) == 1) return;
+  if (Board(store).claim(place.rank)) return;
   throw InputError("rank " + std::to_string(place.rank) + " is already there at " + address(place),
                    "another job uses this address: choose another --master-port");
 }

@@ -9,9 +9,6 @@
 
 namespace pipewright {
 
-/// In the store once the run folder is the job's: what an earlier run left has made room.
-inline constexpr const char* kBegunKey = "begun";
-
 /// Serves the job's store where the place says. InputError if the port is taken; Error with the signal's code
 /// if one comes while a name server is asked.
 Store serve_store(const Place& place);

@@ -10,7 +10,7 @@
 #include "graph/error.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/model_file.h"
-#include "runtime/control/heartbeat.h"
+#include "runtime/control/board.h"
 #include "runtime/generation/state_source.h"
 #include "runtime/transport/process_state.h"
 
@@ -57,7 +57,7 @@ void Training::open_checkpoints() {
         control().check();
         if (leader_) leader_->check();
       },
-      [this](int64_t minibatch) { session_.store()->set(kNewestKeptKey, std::to_string(minibatch)); }});
+      [this](int64_t minibatch) { Board(*session_.store()).set_newest_kept(minibatch); }});
 }
 
 void Training::open_leader() {
@@ -107,11 +107,8 @@ std::vector<std::string> Training::hosts_of_ranks() {
   const Place& place = session_.place();
   std::vector<std::string> hosts;
   if (place.local_ranks == place.world_size) return hosts;
-  for (int64_t rank = 0; rank < place.world_size; ++rank) {
-    const std::string process =
-        session_.store()->get(process_key(rank), session_.start_patience(), [this] { control().check(); });
-    hosts.push_back(ProcessName::from_text(process).host);
-  }
+  for (const RankReport& report : Board(*session_.store()).reports_of_all(place.world_size))
+    hosts.push_back(report.process.value().host);
   return hosts;
 }
 

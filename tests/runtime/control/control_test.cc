@@ -39,8 +39,8 @@ struct Ranks {
 
   // How often a rank has said what it does, which is when it looks after the others.
   int64_t beats(int64_t rank) {
-    const auto beat = server.try_get(beat_key(rank));
-    return beat ? Beat::from_text(*beat).number : 0;
+    const auto beat = Board(server).beat_of(rank);
+    return beat ? beat->number : 0;
   }
   // Ranks that have nothing to complain of are asked so often.
   void let_beat(int64_t rank, int64_t times) {
@@ -70,7 +70,7 @@ TEST_CASE("control: a rank is known, and missed, from the moment that it has com
     const Control control(Store::join("127.0.0.1", server.port(), 20s, "job"), rank, 21, 20s,
                           [](const std::string&) {});
     Store asked = Store::join("127.0.0.1", server.port(), 20s, "job");
-    const RankReport report = read_report(asked, rank);
+    const RankReport report = Board(asked).report_of(rank);
     CHECK(report.beat);
     CHECK(report.process);
   }
