@@ -79,7 +79,7 @@ std::string to_text(const GroupServerAddress& address) {
 }
 
 GroupServerAddress parse_group_server_address(const std::string& text) {
-  const Json json = parse_json(text, kGroupsKey);
+  const Json json = parse_json(text, "address of the group server");
   return {json.at("port").get<int64_t>(), json.at("secret").get<std::string>()};
 }
 

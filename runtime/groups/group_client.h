@@ -12,12 +12,11 @@
 
 namespace pipewright {
 
-/// What rank 0 tells the others in the store under kGroupsKey.
+/// What rank 0 tells the others (Topic::kGroupServer).
 struct GroupServerAddress {
   int64_t port = 0;  ///< of rank 0's host
   std::string secret;
 };
-inline constexpr const char* kGroupsKey = "groups/server";
 std::string to_text(const GroupServerAddress& address);
 GroupServerAddress parse_group_server_address(const std::string& text);
 

@@ -12,6 +12,7 @@
 #include "runtime/launch/rendezvous.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/transport/connect.h"
+#include "runtime/transport/process_state.h"
 #include "runtime/transport/slowed.h"
 #include "runtime/worker/plan_links.h"
 
@@ -183,9 +184,12 @@ void RankSession::connect(RankTask& task) {
 
   // Ranks that were started with different plans, runs or libraries must not train together.
   const std::string mine = job_fingerprint(job_);
-  if (place_.rank == 0) store->set("fingerprint", mine);
+  exchange_.emplace(*store, Exchange::Settings{place_.rank, place_.world_size, start_patience(),
+                                               [this] { control_->check(); }});
+  exchange_->say(Topic::kHost, this_process().host);
+  if (place_.rank == 0) exchange_->say(Topic::kFingerprint, mine);
   control_->barrier("arrival", start_patience(), Meeting::kStart);
-  const std::string first = store->get("fingerprint", patience, [this] { control_->check(); });
+  const std::string first = exchange_->said_by(0, Topic::kFingerprint);
   if (mine != first) {
     throw PlanError("rank " + std::to_string(place_.rank) +
                         " was started with another job than rank 0: " + fingerprint_difference(mine, first),

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "runtime/control/control.h"
+#include "runtime/control/exchange.h"
 #include "runtime/control/progress.h"
 #include "runtime/job/job.h"
 #include "runtime/launch/message_delays.h"
@@ -63,9 +64,10 @@ class RankSession {
   std::chrono::milliseconds start_patience() const;
   /// For the task, from prepare() on.
   Control& control() { return *control_; }
-  Transport* transport() { return transport_.get(); }          ///< null in a world of one rank
-  MessageDelays& message_delays() { return message_delays_; }  ///< without any, nothing asks them
-  Store* store() { return store_ ? &*store_ : nullptr; }       ///< likewise; the session's thread's
+  Transport* transport() { return transport_.get(); }                 ///< null in a world of one rank
+  MessageDelays& message_delays() { return message_delays_; }         ///< without any, nothing asks them
+  Store* store() { return store_ ? &*store_ : nullptr; }              ///< likewise; the session's thread's
+  Exchange* exchange() { return exchange_ ? &*exchange_ : nullptr; }  ///< likewise; all say their hosts in it
   /// All ranks call it when another plan comes into force and nothing of theirs travels any more. What
   /// belongs to devices is connected for the plan; the host's links stay.
   void connect_for(const Plan& plan, int64_t generation);
@@ -96,6 +98,7 @@ class RankSession {
   MessageDelays message_delays_;
   std::optional<Store> server_;
   std::optional<Store> store_;
+  std::optional<Exchange> exchange_;
   std::unique_ptr<Control> control_;
   std::unique_ptr<Transport> transport_;
   std::mutex transport_mutex_;  // abort may come while transport_ is being made

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/kept_inventory.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/control/attempt_number.h"
+#include "runtime/control/exchange.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/transport/connect.h"
 #include "runtime/transport/process_state.h"
@@ -24,12 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
-
-// Keys in the job's store.
-const std::string kHostKey = "kept/host/";     // of a rank
-const std::string kHasKey = "kept/has/";       // HostInventory of a host
-const std::string kChoiceKey = "kept/choice";  // rank 0's, as below
-const std::string kReadyKey = "kept/ready/";   // of a host: the folder in which it has the state whole
 
 // A choice: the run's start, a manifest behind this word, or the folder of a checkpoint.
 const std::string kStart = "start";
@@ -42,36 +37,34 @@ class StateExchange {
         place_(place),
         patience_(static_cast<int64_t>(run.start_timeout_seconds * 1000)),
         store_(visit_store(place, patience_)),
+        exchange_(store_, {place.rank, place.world_size, patience_}),
         ring_(hosts()),
         own_(ring_.host_of(place.rank)) {}
 
   RecoveredState take() {
     const bool is_first = ring_.is_first(place_.rank);
-    if (is_first) store_.set(key(kHasKey, own_), inventory_of(kept_state_of(run_.output)).to_text());
-    if (place_.rank == 0) store_.set(kChoiceKey, choice_of_rank_0());
-    const std::string choice = get(kChoiceKey);
+    if (is_first) exchange_.say(Topic::kKeptInventory, inventory_of(kept_state_of(run_.output)).to_text());
+    if (place_.rank == 0) exchange_.say(Topic::kKeptChoice, choice_of_rank_0());
+    const std::string choice = exchange_.said_by(0, Topic::kKeptChoice);
     if (choice == kStart) return {find_resume(run_, /*every_byte=*/false), "start"};
     if (choice.rfind(kManifest, 0) != 0) return {open_checkpoint(choice), "checkpoint"};
-    if (is_first) store_.set(key(kReadyKey, own_), put_together(choice.substr(kManifest.size())).string());
+    if (is_first) exchange_.say(Topic::kKeptReady, put_together(choice.substr(kManifest.size())).string());
     // Nobody removes what he has before everybody has what he needs.
-    for (int64_t host = 0; host < ring_.hosts(); ++host) get(key(kReadyKey, host));
-    return {open_checkpoint(get(key(kReadyKey, own_))), "memory"};
+    for (int64_t host = 0; host < ring_.hosts(); ++host) said_on(host, Topic::kKeptReady);
+    return {open_checkpoint(said_on(own_, Topic::kKeptReady)), "memory"};
   }
 
  private:
-  static std::string key(const std::string& kind, int64_t number) { return kind + std::to_string(number); }
-  std::string get(const std::string& key) { return store_.get(key, patience_); }
+  std::string said_on(int64_t host, Topic topic) { return exchange_.said_by(ring_.first_of(host), topic); }
 
   std::vector<std::string> hosts() {
-    store_.set(key(kHostKey, place_.rank), this_process().host);
-    std::vector<std::string> hosts;
-    for (int64_t rank = 0; rank < place_.world_size; ++rank) hosts.push_back(get(key(kHostKey, rank)));
-    return hosts;
+    exchange_.say(Topic::kHost, this_process().host);
+    return exchange_.said_by_all(Topic::kHost);
   }
 
   const std::vector<HostInventory>& inventories() {
     for (auto host = static_cast<int64_t>(inventories_.size()); host < ring_.hosts(); ++host)
-      inventories_.push_back(HostInventory::from_text(get(key(kHasKey, host))));
+      inventories_.push_back(HostInventory::from_text(said_on(host, Topic::kKeptInventory)));
     return inventories_;
   }
 
@@ -93,6 +86,7 @@ class StateExchange {
   const Place& place_;
   const std::chrono::milliseconds patience_;
   Store store_;
+  Exchange exchange_;
   const HostRing ring_;
   const int64_t own_;  // host
   std::vector<HostInventory> inventories_;
@@ -149,7 +143,7 @@ void StateExchange::exchange(const KeptChoice& choice, const fs::path& into) {
   try {
     for (auto& thread : threads) {
       // A launcher that has gone would leave these ranks to themselves.
-      while (thread.wait_for(1s) != std::future_status::ready) store_.has(kChoiceKey);
+      while (thread.wait_for(1s) != std::future_status::ready) exchange_.said_by(0, Topic::kKeptChoice);
       thread.get();
     }
   } catch (...) {

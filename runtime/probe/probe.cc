@@ -12,6 +12,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/control/control.h"
+#include "runtime/control/exchange.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/probe/link_measurements.h"
@@ -169,10 +170,10 @@ void probe(const Place& place, const ProbeSettings& settings) {
     }
     warm_links(*transport);
     control.set_timeout(milliseconds_of(settings.timeout_seconds));
-    const auto rank_key = [](int64_t rank) { return "probe/rank/" + std::to_string(rank); };
-    store.set(rank_key(place.rank), facts_of_this_rank().to_text());
-    for (int64_t rank = 0; rank < place.world_size; ++rank)
-      ranks.push_back(RankFacts::from_text(store.get(rank_key(rank), patience, [&] { control.check(); })));
+    Exchange exchange(store, {place.rank, place.world_size, patience, [&] { control.check(); }});
+    exchange.say(Topic::kProbeFacts, facts_of_this_rank().to_text());
+    for (const std::string& facts : exchange.said_by_all(Topic::kProbeFacts))
+      ranks.push_back(RankFacts::from_text(facts));
     std::vector<std::string> hosts;
     for (const RankFacts& rank : ranks) hosts.push_back(rank.host);
     const ProbePlan plan = probe_plan(hosts);

@@ -3,28 +3,23 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/transport/process_state.h"
+#include "runtime/checkpoint/host_ring.h"
 #include "runtime/worker/frozen_prefix.h"
 
 namespace pipewright {
 namespace {
 
-// In the store, for each host: how many ranks have come, and how the first one's is opened.
-std::string comers_key(const std::string& host) { return "cache/comers/" + host; }
-std::string address_key(const std::string& host) { return "cache/address/" + host; }
-
 std::unique_ptr<SampleCache> host_cache(const Run& run, const RunCache::Settings& settings,
                                         std::vector<std::string>& remarks) {
   const auto made = [&] { return SampleCache::make(cache_rules(run.cache), run.output, remarks); };
-  if (!settings.store) return made();
-  const std::string host = this_process().host;
-  if (settings.store->add(comers_key(host), 1) == 1) {
-    auto cache = made();
-    settings.store->set(address_key(host), cache ? cache->address() : "{}");
-    return cache;
-  }
-  return SampleCache::open(settings.store->get(address_key(host), settings.patience, settings.check),
-                           remarks);
+  if (!settings.exchange) return made();
+  Exchange& exchange = *settings.exchange;
+  const HostRing hosts(exchange.said_by_all(Topic::kHost));
+  const int64_t first = hosts.first_of(hosts.host_of(exchange.rank()));
+  if (first != exchange.rank()) return SampleCache::open(exchange.said_by(first, Topic::kCache), remarks);
+  auto cache = made();
+  exchange.say(Topic::kCache, cache ? cache->address() : "");
+  return cache;
 }
 
 }  // namespace

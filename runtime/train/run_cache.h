@@ -3,7 +3,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -14,8 +13,8 @@
 #include "graph/cache_rules.h"
 #include "graph/summary.h"
 #include "runtime/cache/sample_cache.h"
+#include "runtime/control/exchange.h"
 #include "runtime/generation/training_data.h"
-#include "runtime/transport/store.h"
 #include "runtime/worker/cached_prefix.h"
 #include "runtime/worker/worker.h"
 
@@ -25,14 +24,11 @@ class RunCache {
  public:
   struct Settings {
     const TrainingData& data;
-    Store* store = nullptr;  ///< of the job; null: one rank
-    std::chrono::milliseconds patience;
-    std::function<void()> check;  ///< throws what ends the job while this rank waits for another
+    Exchange* exchange = nullptr;  ///< null: one rank
     std::function<void(const std::string& line)> log;
   };
-  /// The first rank of a host that comes makes the host's store and tells the others by the job's store.
-  /// Null for a run that keeps nothing, and where no tier can be made or opened, which is logged. `settings`
-  /// borrows all.
+  /// The first rank of a host makes the host's store and tells the others how to open it. Null for a run that
+  /// keeps nothing, and where no tier can be made or opened, which is logged. `settings` borrows all.
   static std::unique_ptr<RunCache> make(const Run& run, Settings settings);
 
   /// A generation begins, of this model and plan, after those plans (`before`); `worker` outlives end().

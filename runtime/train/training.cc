@@ -8,11 +8,9 @@
 #include <variant>
 
 #include "graph/error.h"
-#include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/control/board.h"
 #include "runtime/generation/state_source.h"
-#include "runtime/transport/process_state.h"
 
 namespace pipewright {
 
@@ -66,17 +64,16 @@ void Training::open_leader() {
       [this](const Error& error) {
         control().fail({session_.place().rank, error.code(), error.what(), error.remedy()});
       }});
-  if (!session_.store()) return;
-  // Before any rank asks where.
-  if (const auto server = leader_->serve_groups()) session_.store()->set(kGroupsKey, to_text(*server));
+  if (!session_.exchange()) return;
+  if (const auto server = leader_->serve_groups())
+    session_.exchange()->say(Topic::kGroupServer, to_text(*server));
 }
 
 void Training::open_cache() {
-  cache_ = RunCache::make(job_.run,
-                          {data_, session_.store(), session_.start_patience(), [this] { control().check(); },
-                           [rank = session_.place().rank](const std::string& line) {
-                             std::fprintf(stderr, "rank %ld: %s\n", rank, line.c_str());
-                           }});
+  cache_ = RunCache::make(
+      job_.run, {data_, session_.exchange(), [rank = session_.place().rank](const std::string& line) {
+                   std::fprintf(stderr, "rank %ld: %s\n", rank, line.c_str());
+                 }});
 }
 
 // Before any rank tells rank 0 anything, and rank 0 the others.
@@ -105,11 +102,8 @@ void Training::begin_here() {
 // None where all are on this one.
 std::vector<std::string> Training::hosts_of_ranks() {
   const Place& place = session_.place();
-  std::vector<std::string> hosts;
-  if (place.local_ranks == place.world_size) return hosts;
-  for (const RankReport& report : Board(*session_.store()).reports_of_all(place.world_size))
-    hosts.push_back(report.process.value().host);
-  return hosts;
+  if (place.local_ranks == place.world_size) return {};
+  return session_.exchange()->said_by_all(Topic::kHost);
 }
 
 void Training::take(int64_t rank, RankMessage message) {

@@ -84,8 +84,7 @@ GroupClientSettings Training::group_client_settings(int64_t generation) {
   GroupClientSettings settings;
   settings.check = [this] { control().check(); };
   settings.host = session_.place().master_address;
-  settings.server = parse_group_server_address(
-      session_.store()->get(kGroupsKey, session_.start_patience(), settings.check));
+  settings.server = parse_group_server_address(session_.exchange()->said_by(0, Topic::kGroupServer));
   settings.generation = generation;
   settings.stages = static_cast<int64_t>(plan.stages.size());
   settings.pipelines = static_cast<int64_t>(plan.stages.front().ranks.size());

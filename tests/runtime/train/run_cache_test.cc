@@ -24,11 +24,9 @@ struct CachedRun {
       : job{run_of(model, cache, folder), model, single_stage_plan(model.graph, 1), {}} {
     at::set_num_threads(1);
   }
-  std::unique_ptr<RunCache> make(Store* store = nullptr) {
+  std::unique_ptr<RunCache> make(Exchange* exchange = nullptr) {
     return RunCache::make(job.run, {.data = data,
-                                    .store = store,
-                                    .patience = std::chrono::seconds(20),
-                                    .check = [] {},
+                                    .exchange = exchange,
                                     .log = [this](const std::string& line) { lines.push_back(line); }});
   }
   Plan plan(int64_t frozen_layers) const { return frozen_plan(job.plan, job.model.graph, frozen_layers); }
@@ -179,37 +177,26 @@ TEST_CASE("run cache: a rank that has only later stages keeps nothing, and has n
   CHECK(run.lines.empty());
 }
 
-TEST_CASE(
-    "run cache: once frozen layers mix samples, no rank of the run keeps anything, under no later plan") {
+TEST_CASE("run cache: once frozen layers mix samples, nothing is kept, under no later plan") {
   const TemporaryFolder folder;
-  Store server = Store::serve(0);
-  for (const bool several : {false, true}) {
-    CAPTURE(several);
-    CachedRun run(mixing_model(), "memory:memory=8MiB,use=always", folder);
-    Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20));
-    const auto cache = run.make(several ? &store : nullptr);
-    const auto other = several ? run.make(&store) : nullptr;
-    REQUIRE(cache);
-    CHECK(cache->can_keep());
-    if (several) CHECK(other->can_keep());
-    const Plan plan = run.plan(1);
-    Worker worker = run.worker(plan), whole = run.worker(plan);
-    cache->begin(run.frozen(plan), plan, {}, worker);
-    CHECK(run.train(worker, cache->prefix(), 0, 2) == run.train(whole, nullptr, 0, 2));
-    CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
-    CHECK(cache->summary().fetched == 0);
-    CHECK(cache->summary().computed == 2 * kCachedBatch * kEpochMinibatches);
-    CHECK_FALSE(cache->can_keep());
-    cache->end();
-    CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
-    Worker trained = run.worker(run.job.plan);
-    cache->begin(run.job.model, run.job.plan, {&plan}, trained);
-    CHECK(cache->summary().refused == "");
-    CHECK_FALSE(cache->can_keep());
-    if (!several) continue;
-    CHECK_FALSE(other->can_keep());
-    CHECK(other->summary().refused == "");
-  }
+  CachedRun run(mixing_model(), "memory:memory=8MiB,use=always", folder);
+  const auto cache = run.make();
+  REQUIRE(cache);
+  CHECK(cache->can_keep());
+  const Plan plan = run.plan(1);
+  Worker worker = run.worker(plan), whole = run.worker(plan);
+  cache->begin(run.frozen(plan), plan, {}, worker);
+  CHECK(run.train(worker, cache->prefix(), 0, 2) == run.train(whole, nullptr, 0, 2));
+  CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
+  CHECK(cache->summary().fetched == 0);
+  CHECK(cache->summary().computed == 2 * kCachedBatch * kEpochMinibatches);
+  CHECK_FALSE(cache->can_keep());
+  cache->end();
+  CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
+  Worker trained = run.worker(run.job.plan);
+  cache->begin(run.job.model, run.job.plan, {&plan}, trained);
+  CHECK(cache->summary().refused == "");
+  CHECK_FALSE(cache->can_keep());
 }
 
 TEST_CASE("run cache: ranks of a host that come at the same time have one store") {
@@ -219,14 +206,21 @@ TEST_CASE("run cache: ranks of a host that come at the same time have one store"
     Store server = Store::serve(0);
     std::vector<std::unique_ptr<CachedRun>> runs;
     std::vector<Store> stores;
+    std::vector<std::unique_ptr<Exchange>> exchanges;
     std::vector<std::unique_ptr<RunCache>> caches(kRanks);
     for (size_t rank = 0; rank < kRanks; ++rank) {
       runs.push_back(std::make_unique<CachedRun>(cached_model(), "memory:memory=8MiB,use=always", folder));
       stores.push_back(Store::join("127.0.0.1", server.port(), std::chrono::seconds(20)));
     }
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      const auto number = static_cast<int64_t>(rank);
+      exchanges.push_back(std::make_unique<Exchange>(
+          stores[rank], Exchange::Settings{number, kRanks, std::chrono::seconds(20)}));
+      exchanges.back()->say(Topic::kHost, "host");
+    }
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < kRanks; ++rank)
-      threads.emplace_back([&, rank] { caches[rank] = runs[rank]->make(&stores[rank]); });
+      threads.emplace_back([&, rank] { caches[rank] = runs[rank]->make(exchanges[rank].get()); });
     for (std::thread& thread : threads) thread.join();
     for (size_t rank = 0; rank < kRanks; ++rank) {
       CAPTURE(round, rank);
@@ -251,15 +245,11 @@ TEST_CASE("run cache: a run that asks for none has none, one that can have none 
   CHECK_FALSE(without.make());
   CHECK(without.lines.empty());
 
-  Store server = Store::serve(0);
-  Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20));
   write_file(folder / "file", "no folder");
   CachedRun run(cached_model(), "disk:memory=0B,disk=1MiB,root=" + (folder / "file/below").string(), folder);
-  CHECK_FALSE(run.make(&store));
+  CHECK_FALSE(run.make());
   REQUIRE(run.lines.size() == 1);
   CHECK_THAT(run.lines[0], Catch::StartsWith("cache: ") && Catch::Contains("training goes on without"));
-  CHECK_FALSE(run.make(&store));
-  CHECK(run.lines.size() == 1);
 }
 
 }  // namespace pipewright::testing
