@@ -12,6 +12,7 @@
 #include <exception>
 #include <iostream>
 #include <new>
+#include <typeinfo>
 
 #include "graph/error.h"
 #include "graph/json.h"
@@ -100,6 +101,18 @@ std::vector<std::string> long_names(const po::options_description& description) 
                    "--help lists the options.");
 }
 
+// A value that is none of the option's kind.
+[[noreturn]] void fail_value(const po::parsed_options& parsed, const std::string& name,
+                             const po::options_description& description) {
+  std::string got;
+  for (const po::option& option : parsed.options)
+    if ("--" + option.string_key == name && !option.value.empty()) got = option.value.back();
+  const auto* kind = dynamic_cast<const po::typed_value_base*>(
+      description.find(name.substr(2), /*approx=*/false).semantic().get());
+  const bool whole = kind && kind->value_type() == typeid(int64_t);
+  throw InputError(name + ": got " + in_quotes(got) + "; expected a " + (whole ? "whole " : "") + "number");
+}
+
 [[noreturn]] void fail_word(const std::string& word, const po::options_description& description) {
   if (word.size() > 1 && word.front() == '-') fail_unknown_option(word, description);
   const std::vector<std::string> names = long_names(description);
@@ -148,12 +161,12 @@ po::variables_map parse_options(const std::vector<std::string>& arguments,
   }
   namespace style = po::command_line_style;
   po::variables_map values;
+  po::parsed_options parsed(&description);
   try {
-    const po::parsed_options parsed =
-        po::command_line_parser(arguments)
-            .options(description)
-            .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
-            .run();
+    parsed = po::command_line_parser(arguments)
+                 .options(description)
+                 .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
+                 .run();
     const std::vector<std::string> names = long_names(description);
     for (const po::option& option : parsed.options) {
       // The option behind one that was left without its value.
@@ -173,7 +186,9 @@ po::variables_map parse_options(const std::vector<std::string>& arguments,
     throw InputError("option " + error.get_option_name() + " is missing", "--help lists the options.");
   } catch (const po::multiple_occurrences& error) {
     throw InputError("option " + error.get_option_name() + " is given more than once");
-  } catch (const po::error& error) {  // a missing, extra or malformed value: Boost's text names the option
+  } catch (const po::invalid_option_value& error) {
+    fail_value(parsed, error.get_option_name(), description);
+  } catch (const po::error& error) {  // a missing or extra value: Boost's text names the option
     throw InputError(error.what(), "--help lists the options.");
   }
   return values;

@@ -448,6 +448,8 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong("compare --objective pipewright", "--objective");
   wrong(kQuestion + "--schedule interleaved --max-stages 2", "--schedule interleaved");
   wrong(kQuestion + "--schedule gpipe --microbatches 0", "0 is not in 1..");
+  wrong(kQuestion + "--data-workers x", R"(--data-workers: got "x"; expected a whole number)");
+  wrong(kQuestion + "--max-stages 2.5", R"(--max-stages: got "2.5"; expected a whole number)");
   wrong(kQuestion + "--for serving", "training or inference");
   wrong(kQuestion + "--for inference", "--period is missing");
   wrong(kQuestion + "--period 3ms", "only with --for inference");
