@@ -17,6 +17,7 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/plan/inference_plan.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
@@ -26,6 +27,9 @@ namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
+
+/// What it runs: a plan for inference goes forward only, whatever it says of training.
+std::string schedule_of(const Plan& plan) { return is_for_inference(plan) ? "forward" : plan.schedule; }
 
 /// Times of a plan: of its profile where there is one, else a slot for each forward and backward.
 std::vector<StageTimes> slot_times(const Plan& plan) {
@@ -39,7 +43,7 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
 Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   std::ostringstream head;
   head << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
-       << ", schedule " << plan.schedule << ", " << plan.world_size
+       << ", schedule " << schedule_of(plan) << ", " << plan.world_size
        << (plan.world_size == 1 ? " rank\n" : " ranks\n");
   if (plan.predicted) {
     head << "Expected: " << format_seconds(plan.predicted->minibatch_seconds) << " per minibatch, bound by "
@@ -47,7 +51,7 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   }
   std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
   check_plan_runs(plan);
-  return simulate(plan.schedule, shape_of(plan), slot_times(plan), span);
+  return simulate(schedule_of(plan), shape_of(plan), slot_times(plan), span);
 }
 
 /// What one plan of a run trained.
@@ -163,7 +167,7 @@ void run_show(const Arguments& arguments) {
   } else {
     const PlanCost cost = cost_as_run(plan, inputs_for(values, plan, plan.world_size));
     const auto played = [&](Span minibatches) {
-      return simulate(plan.schedule, shape_of(plan), cost.times, minibatches, cost.shared);
+      return simulate(schedule_of(plan), shape_of(plan), cost.times, minibatches, cost.shared);
     };
     write_text(output,
                values.count("run") == 0

@@ -344,6 +344,10 @@ TEST_CASE("inference plans name their latency, too fast a rate exits 4 with what
   CHECK(again.code == 0);
   CHECK_THAT(again.out, Catch::Contains("forward only") && Catch::Contains("The plan itself says") &&
                             !Catch::Contains("made with another profile"));
+  const Outcome shown = cli.run("show --plan p.json");
+  CHECK(shown.code == 0);
+  CHECK_THAT(shown.out,
+             Catch::Contains("schedule forward") && Catch::Contains("F0") && !Catch::Contains("B0"));
   const Outcome simulated = cli.run("simulate --plan p.json --profile profile.json --gpus 4");
   CHECK(simulated.code == 3);
   CHECK_THAT(simulated.error, Catch::Contains("strategy 'inference' runs forward only"));
