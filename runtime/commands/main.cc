@@ -1,6 +1,7 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -25,6 +26,7 @@
 #include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
+#include "runtime/control/signals.h"
 #include "runtime/job/attempt.h"
 #include "runtime/job/recovery_policy.h"
 #include "runtime/journal/plan_verdicts.h"
@@ -261,6 +263,14 @@ void report_runs(const std::vector<std::string>& arguments) {
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
   std::cout << run_report(folders);
 }
+
+// LibTorch's libraries take tenths of a second before main() begins: this runs before their initialisers.
+void before_libraries(int argc, char** argv, char**) {
+  if (argc > 1 && std::strcmp(argv[1], "launch") == 0) say_when_ended_early("pipewright-runtime");
+}
+
+[[gnu::section(".preinit_array"),
+  gnu::used]] void (*const install_before_libraries)(int, char**, char**) = before_libraries;
 
 std::string versions() {
   return "LibTorch " PIPEWRIGHT_TORCH_VERSION "\n" + join(cuda_versions(), "\n") + "\n";

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 
 #include "graph/file_watch.h"
 
@@ -37,9 +38,29 @@ void on_signal(int number, siginfo_t* info, void*) {
   std::_Exit(128 + number);
 }
 
+const char* early_name = "";
+
+void on_early_signal(int number) {
+  const char* const words[] = {
+      early_name, ": error: ", number == SIGINT ? "interrupted (SIGINT)" : "terminated (SIGTERM)",
+      ": nothing had been trained\n"};
+  for (const char* text : words) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+  }
+  ::_exit(128 + number);
+}
+
 }  // namespace
 
 std::atomic<int> received_signal = 0;
+
+void say_when_ended_early(const char* name) noexcept {
+  early_name = name;
+  struct sigaction action = {};
+  action.sa_handler = on_early_signal;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
 
 void install_signal_handlers() {
   const char* pid = std::getenv(kLauncherVariable);

@@ -20,6 +20,11 @@ inline constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 /// a file that may not grow is an error of the write.
 void install_signal_handlers();
 
+/// Until install_signal_handlers() SIGINT and SIGTERM end the process at once, with their exit code and a
+/// line on standard error, "NAME: error: terminated (SIGTERM): nothing had been trained". From the first
+/// instructions of the program on: nothing of it need be there yet.
+void say_when_ended_early(const char* name) noexcept;
+
 /// From here on a file whose server does not answer ends the process (graph/file_watch.h): two seconds after
 /// `timeout_seconds`, so that a rank's watchdog, which tells the other ranks, comes first; or a few seconds
 /// behind a signal that the handlers took.

@@ -114,6 +114,25 @@ TEST_CASE("Slurm's environment places the ranks") {
   CHECK(summary_of(folder).ranks.size() == 3);
 }
 
+TEST_CASE("launch: a signal before there are ranks ends it with the signal's code, and a line that says so") {
+  const TemporaryFolder folder;
+  write_launched_plan(folder, {1, 1});
+  const int signal = GENERATE(SIGINT, SIGTERM);
+  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + short_job(folder), folder / "out",
+                   folder / "err");
+  // From when on it hears of it: LibTorch's libraries are being loaded.
+  REQUIRE(eventually(30s, [&] {
+    const std::string status = Process::contents("/proc/" + std::to_string(launcher.pid()) + "/status");
+    const size_t at = status.find("SigCgt:");
+    return at != std::string::npos &&
+           (std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  }));
+  launcher.signal(signal);
+  CHECK(launcher.wait(30s) == 128 + signal);
+  CHECK_THAT(launcher.error(), Catch::Contains("error: ") && Catch::Contains("nothing had been trained"));
+  CHECK_FALSE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
+}
+
 TEST_CASE("a rank that is already there is refused, and the job it came into goes on") {
   const TemporaryFolder folder;
   write_launched_plan(folder, {1, 1});
