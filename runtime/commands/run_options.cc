@@ -7,6 +7,7 @@
 #include "graph/limits.h"
 #include "graph/run_fields.h"
 #include "graph/units.h"
+#include "runtime/job/recovery_policy.h"
 
 namespace pipewright {
 namespace {
@@ -140,6 +141,35 @@ Run parsed_as_said(const Json& json, const std::string& where, const po::variabl
   }
 }
 
+// A document's own settings of recovery do not count where --on-loss is given: that says what becomes of
+// them.
+void check_recovery(const Run& run, const po::variables_map& options) {
+  static const Json defaults = Run{}.to_json();
+  const Json document = document_of(options);
+  const RunField& on_loss_row = run_field_of("on-loss");
+  const bool said = is_given(options, on_loss_row);
+  const auto in_document = [&](const RunField& row) {
+    return options["config"].as<std::string>() + ": " + row.path();
+  };
+  const OnLoss on_loss =
+      on_loss_of(run, said || !holds(document, on_loss_row) ? "--on-loss" : in_document(on_loss_row));
+  for (const RunField& row : run_fields()) {
+    if (row.group != std::string(on_loss_row.group) || row.key == std::string(on_loss_row.key)) continue;
+    const bool given = is_given(options, row);
+    const bool written = !said && holds(document, row) && value_in(document, row) != value_in(defaults, row);
+    if (!given && !written) continue;
+    const std::string name = given ? "--" + std::string(row.option) : in_document(row);
+    if (row.key == std::string("fewest") && on_loss != OnLoss::kContinue)
+      throw InputError(
+          name + " is of use with --on-loss continue only, and here it is " + run.recovery.on_loss,
+          "give --on-loss continue:profile=PROFILE.json (docs/recovery.md), or leave it out");
+    if (on_loss == OnLoss::kEnd)
+      throw InputError(
+          name + " is of use after a loss only, and --on-loss " + run.recovery.on_loss + " ends the job then",
+          "give --on-loss restart or continue (docs/recovery.md), or leave it out");
+  }
+}
+
 }  // namespace
 
 po::options_description run_option_descriptions() {
@@ -187,19 +217,8 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
           std::string("give --") + needed + ", or --config with a run document that has \"" + needed + "\"");
     }
   }
-  const Run run = parsed_as_said(json, where, options);
-  for (const RunField& row : run_fields()) {
-    if (row.group != std::string("recovery") || row.key == std::string("on_loss") || !is_given(options, row))
-      continue;
-    if (row.key == std::string("fewest") && !run.recovery.on_loss.starts_with("continue"))
-      throw InputError(
-          "--fewest is of use with --on-loss continue only, and here it is " + run.recovery.on_loss,
-          "give --on-loss continue:profile=PROFILE.json (docs/recovery.md), or leave it out");
-    if (run.recovery.on_loss == Run{}.recovery.on_loss)
-      throw InputError("--" + std::string(row.option) + " is of use after a loss only, and --on-loss " +
-                           run.recovery.on_loss + " ends the job then",
-                       "give --on-loss restart or continue (docs/recovery.md), or leave it out");
-  }
+  Run run = parsed_as_said(json, where, options);
+  check_recovery(run, options);
   return run;
 }
 

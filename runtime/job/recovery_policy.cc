@@ -21,10 +21,10 @@ struct Row {
   OnLoss on_loss;
 };
 
-OnLoss named(const std::string& name) {
+OnLoss named(const std::string& name, const std::string& said) {
   static const std::vector<Row> rows = {
       {"end", OnLoss::kEnd}, {"restart", OnLoss::kRestart}, {"continue", OnLoss::kContinue}};
-  return row_named(rows, "on_loss", name).on_loss;
+  return row_named(rows, said, name).on_loss;
 }
 
 // Of the devices that are left nobody says which they are: they reach each other over the slowest link that
@@ -45,11 +45,13 @@ Topology topology_of(const Topology& whole, int64_t ranks) {
 
 }  // namespace
 
-OnLoss on_loss_of(const Run& run) { return named(parse_spec(run.recovery.on_loss, "on_loss").name); }
+OnLoss on_loss_of(const Run& run, const std::string& said) {
+  return named(parse_spec(run.recovery.on_loss, said).name, said);
+}
 
 RecoveryPolicy::RecoveryPolicy(const std::string& on_loss) {
-  SpecOptions options(parse_spec(on_loss, "on_loss"));
-  on_loss_ = named(options.spec().name);
+  SpecOptions options(parse_spec(on_loss, "--on-loss"));
+  on_loss_ = named(options.spec().name, "--on-loss");
   if (on_loss_ != OnLoss::kContinue) {
     options.finish();
     return;

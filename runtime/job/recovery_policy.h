@@ -33,7 +33,7 @@ class RecoveryPolicy {
   double bandwidth_bytes_per_second_ = 0;
 };
 
-/// Cheap: the name alone.
-OnLoss on_loss_of(const Run& run);
+/// Cheap: the name alone. `said`: where that stands, for messages.
+OnLoss on_loss_of(const Run& run, const std::string& said = "--on-loss");
 
 }  // namespace pipewright

@@ -106,17 +106,23 @@ class Launcher {
       for (const HostPlace& place : place_ranks_on_hosts(settings.hosts, slots)) hosts_.push_back(place.host);
     }
     if (recovery_.on_loss() == OnLoss::kContinue && (job.decides || !job.changes.empty())) {
-      throw InputError("on_loss 'continue' does not go with adapt '" + job.run.adapt +
-                           "': both decide which plan is in force",
+      throw InputError("--on-loss continue does not go with --adapt " + job.run.adapt +
+                           ": both decide which plan is in force",
                        "Leave out one of the two, or give --on-loss restart.");
+    }
+    if (recovery_.on_loss() == OnLoss::kRestart && job.run.recovery.spares > 0 && settings.hosts.empty()) {
+      throw InputError("--spares " + std::to_string(job.run.recovery.spares) +
+                           " is of no use with --on-loss restart on one host: a rank is started again in its "
+                           "own place there",
+                       "give --hosts FILE with places for them, or leave it out");
     }
     // A profile of another model, or one of which no plan can be made, is found before anything starts.
     if (recovery_.on_loss() == OnLoss::kContinue && job.world_size() > job.run.recovery.fewest) {
       try {
         check_plan_for_graph(*plan_of(job.world_size() - 1), *job.graph_of_plans);
       } catch (const Error& error) {
-        throw InputError("on_loss: its profile gives no plan for " + std::to_string(job.world_size() - 1) +
-                             " of the ranks: " + error.what(),
+        throw InputError("--on-loss continue: its profile gives no plan for " +
+                             std::to_string(job.world_size() - 1) + " of the ranks: " + error.what(),
                          "Give the profile of the model that is trained, for its batch size.");
       }
     }

@@ -224,13 +224,33 @@ TEST_CASE("what cannot be recovered is refused before anything starts") {
     CHECK(outcome.code == 2);
     return outcome.error;
   };
-  CHECK_THAT(refused({"--on-loss", "restrat"}), Catch::Contains("did you mean 'restart'?"));
+  CHECK_THAT(refused({"--on-loss", "restrat"}),
+             Catch::Contains("--on-loss 'restrat' is not known; did you mean 'restart'?"));
+  CHECK_THAT(refused({"--on-loss", "restart", "--spares", "1"}),
+             Catch::Contains("--spares 1 is of no use with --on-loss restart on one host"));
+  const auto written = [&](const std::string& recovery, const std::vector<std::string>& options = {}) {
+    write_file(
+        folder / "run.json",
+        R"({"schema": "pipewright.run/1", "model": "mlp", "data": "none", "recovery": )" + recovery + "}");
+    return refused(std::vector<std::string>{"--config", (folder / "run.json").string()} + options);
+  };
+  CHECK_THAT(written(R"({"on_loss": "restrat"})"),
+             Catch::Contains("run.json: recovery.on_loss 'restrat' is not known; did you mean 'restart'?"));
+  CHECK_THAT(written(R"({"copy_every_minibatches": 5})"),
+             Catch::Contains("run.json: recovery.copy_every_minibatches is of use after a loss only"));
+  CHECK_THAT(written(R"({"on_loss": "restart", "fewest": 2})"),
+             Catch::Contains("run.json: recovery.fewest is of use with --on-loss continue only"));
+  // As written by a run, and where --on-loss says otherwise: what is wrong is another thing.
+  CHECK_THAT(written(R"({"on_loss": "end", "copies": 1, "spares": 0})", {"--fewest", "0"}),
+             Catch::Contains("--fewest: 0 is not in"));
+  CHECK_THAT(written(R"({"on_loss": "restart", "copies": 0})", {"--on-loss", "end", "--resume", "nowhere"}),
+             Catch::Contains("nowhere"));
   CHECK_THAT(refused({"--on-loss", "continue"}), Catch::Contains("continue:profile=PROFILE.json"));
   CHECK_THAT(refused({"--on-loss", "continue:profile=none.json"}), Catch::Contains("none.json"));
   CHECK_THAT(refused({"--on-loss", "restart", "--rank", "0", "--world-size", "2"}, "train"),
              Catch::Contains("pipewright-runtime launch"));
   CHECK_THAT(refused({"--on-loss", "continue:profile=" + profile_of(folder), "--adapt", "slow:plan=" + plan}),
-             Catch::Contains("does not go with adapt"));
+             Catch::Contains("--on-loss continue does not go with --adapt"));
   CHECK_THAT(refused({"--on-loss", "continue:profile=" + profile_of(folder), "--fewest", "5"}),
              Catch::Contains("--fewest 5: the run has 2 ranks"));
   const Outcome other = run_program(folder, "profiler",
