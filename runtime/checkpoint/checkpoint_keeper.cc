@@ -96,13 +96,14 @@ CheckpointFile write_checkpoint_file(const fs::path& run_folder, int64_t next_mi
   }
 }
 
-CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, bool spares)
-    : run_folder_(std::move(run_folder)), keep_(keep), spares_(spares) {}
+CheckpointKeeper::CheckpointKeeper(fs::path run_folder, int64_t keep, bool spares, Lost lost)
+    : run_folder_(std::move(run_folder)), keep_(keep), spares_(spares), lost_(std::move(lost)) {}
 
 void CheckpointKeeper::take(CheckpointPart told) {
   const std::lock_guard lock(mutex_);
   Written& written = written_[told.next_minibatch];
   ++written.ranks;
+  if (written.lost.empty()) written.lost = told.lost;
   for (auto& [number, part] : told.stages) {
     CheckpointStage& stage = written.stages[number];
     if (!part.state.file.empty()) stage.state = std::move(part.state);
@@ -122,23 +123,53 @@ void CheckpointKeeper::begin(CheckpointManifest manifest) {
 std::optional<fs::path> CheckpointKeeper::poll() {
   if (completed_.valid()) {
     if (completed_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) return {};
-    pending_.pop_front();
-    return completed_.get();
+    return take_completed();
   }
   if (pending_.empty()) return {};
-  const std::lock_guard lock(mutex_);
-  const auto written = written_.find(pending_.front().next_minibatch);
-  if (written == written_.end() || written->second.ranks < pending_.front().plan.world_size) return {};
-  completed_ = std::async(std::launch::async,
-                          [this, manifest = pending_.front(), stages = std::move(written->second.stages)] {
-                            return complete(manifest, stages);
-                          });
-  written_.erase(written);
+  const CheckpointManifest& next = pending_.front();
+  Written written;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = written_.find(next.next_minibatch);
+    if (found == written_.end() || found->second.ranks < next.plan.world_size) return {};
+    written = std::move(found->second);
+    written_.erase(found);
+  }
+  if (!written.lost.empty()) {
+    lose(next.next_minibatch, written.lost);
+  } else {
+    completed_ = std::async(std::launch::async, [this, manifest = next, stages = std::move(written.stages)] {
+      return complete(manifest, stages);
+    });
+  }
   return {};
 }
 
+std::optional<fs::path> CheckpointKeeper::take_completed() {
+  try {
+    fs::path folder = completed_.get();
+    pending_.pop_front();
+    return folder;
+  } catch (const RunError& error) {
+    if (!lost_) {
+      pending_.pop_front();
+      throw;
+    }
+    lose(pending_.front().next_minibatch, error.what());
+    return {};
+  }
+}
+
+// The first that is pending.
+void CheckpointKeeper::lose(int64_t next_minibatch, const std::string& why) {
+  std::error_code ignored;
+  fs::remove_all(partial_checkpoint(run_folder_, next_minibatch), ignored);
+  pending_.pop_front();
+  lost_(next_minibatch, why);
+}
+
 std::optional<fs::path> CheckpointKeeper::wait(const std::function<void()>& check) {
-  while (pending() > 0) {
+  for (const size_t before = pending(); before > 0 && pending() == before;) {
     if (auto folder = poll()) return folder;
     check();
     if (completed_.valid()) {
@@ -190,11 +221,25 @@ fs::path CheckpointKeeper::complete(CheckpointManifest manifest, Stages stages) 
   return take_for_whole(run_folder_, manifest.next_minibatch, keep_, spares_);
 }
 
+namespace {
+
+void remove_partials_before(const fs::path& run_folder, int64_t next_minibatch) {
+  std::vector<fs::path> lost;
+  for (const auto& entry : fs::directory_iterator(checkpoints_of(run_folder))) {
+    const auto minibatch = minibatch_of_partial(entry.path());
+    if (minibatch && *minibatch < next_minibatch) lost.push_back(entry.path());
+  }
+  for (const fs::path& folder : lost) fs::remove_all(folder);
+}
+
+}  // namespace
+
 fs::path take_for_whole(const fs::path& run_folder, int64_t next_minibatch, int64_t keep, bool spares) {
   const fs::path folder = checkpoints_of(run_folder) / checkpoint_name(next_minibatch);
   on_disk(folder, [&] {
     if (file_exists(folder)) remove_checkpoint(folder);
     fs::rename(partial_checkpoint(run_folder, next_minibatch), folder);
+    remove_partials_before(run_folder, next_minibatch);
     const auto whole = list_checkpoints(run_folder);
     for (size_t i = static_cast<size_t>(keep); i < whole.size(); ++i) {
       std::error_code failed;

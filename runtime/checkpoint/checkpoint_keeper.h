@@ -41,9 +41,13 @@ CheckpointFile write_checkpoint_file(const std::filesystem::path& run_folder, in
 /// incomplete at once, as ranks reach a minibatch at different times; they are completed in order.
 class CheckpointKeeper {
  public:
+  /// One that cannot be completed, as a rank could not write its part (CheckpointPart::lost) or what was
+  /// written has gone.
+  using Lost = std::function<void(int64_t next_minibatch, const std::string& why)>;
   /// keep: whole checkpoints that stay, the latest ones. `spares`: of those that go the last one's files stay
-  /// as well, to be overwritten by the next: where they lie in memory that is cheaper.
-  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, bool spares = false);
+  /// as well, to be overwritten by the next: where they lie in memory that is cheaper. `lost`: told on the
+  /// thread that polls; without it a RunError ends the run.
+  CheckpointKeeper(std::filesystem::path run_folder, int64_t keep, bool spares = false, Lost lost = {});
 
   /// From now on parts of a checkpoint may lie on other hosts: `tell` says to these that one is whole, by its
   /// manifest, on the thread that completes it. Empty: all files are here again. With nothing pending.
@@ -54,12 +58,13 @@ class CheckpointKeeper {
 
   /// `manifest` lacks its stages. Minibatches ascend.
   void begin(CheckpointManifest manifest);
-  size_t pending() const { return pending_.size(); }  ///< that have begun and are not whole
+  size_t pending() const { return pending_.size(); }  ///< that have begun, are not whole, and may become so
   /// Sees to it that the first pending checkpoint is completed, by a thread of its own, if all ranks have
   /// written it: manifest, rename, older ones removed. The folder of one that has been since, or nothing.
   /// RunError; what was whole before stays whole.
   std::optional<std::filesystem::path> poll();
-  /// Waits until poll() has seen the first pending one completed; calls `check` meanwhile, which may throw.
+  /// Waits until poll() has seen the first pending one completed, or lost; calls `check` meanwhile, which may
+  /// throw.
   std::optional<std::filesystem::path> wait(const std::function<void()>& check);
   /// After a failure, the last call: completes what all ranks have written, gives the room of what they have
   /// not back, as far as it goes.
@@ -69,9 +74,12 @@ class CheckpointKeeper {
   using Stages = std::map<int64_t, CheckpointStage>;  // by number
 
   std::filesystem::path complete(CheckpointManifest manifest, Stages stages) const;
+  std::optional<std::filesystem::path> take_completed();
+  void lose(int64_t next_minibatch, const std::string& why);
   const std::filesystem::path run_folder_;
   const int64_t keep_;
   const bool spares_;
+  const Lost lost_;
   Tell tell_;
   std::deque<CheckpointManifest> pending_;
   std::future<std::filesystem::path> completed_;  // of the first of them
@@ -79,6 +87,7 @@ class CheckpointKeeper {
   struct Written {
     int64_t ranks = 0;
     Stages stages;
+    std::string lost;  // why, of the first that said so
   };
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
@@ -86,7 +95,7 @@ class CheckpointKeeper {
 };
 
 /// The partial checkpoint, with its manifest in it, becomes a whole one, and of whole ones the latest `keep`
-/// stay; `spares` as CheckpointKeeper. RunError.
+/// stay; partial ones of minibatches before it, which were lost, go. `spares` as CheckpointKeeper. RunError.
 std::filesystem::path take_for_whole(const std::filesystem::path& run_folder, int64_t next_minibatch,
                                      int64_t keep, bool spares = false);
 

@@ -1,5 +1,6 @@
 #include "runtime/checkpoint/checkpoint_series.h"
 
+#include <cstdio>
 #include <utility>
 
 namespace pipewright {
@@ -23,8 +24,28 @@ void CheckpointSeries::check() const {
 }
 
 void CheckpointSeries::keep() {
-  keeper_ =
-      std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep, /*spares=*/settings_.kept);
+  keeper_ = settings_.kept ? std::make_unique<CheckpointKeeper>(
+                                 settings_.folder, settings_.points.keep, /*spares=*/true,
+                                 [this](int64_t n, const std::string& why) { tell_lost(n, why); })
+                           : std::make_unique<CheckpointKeeper>(settings_.folder, settings_.points.keep);
+}
+
+void CheckpointSeries::tell_lost(int64_t next_minibatch, const std::string& why) {
+  if (std::exchange(lost_, true)) return;
+  std::fprintf(
+      stderr,
+      "warning: the state before minibatch %ld is not kept for lost ranks: %s; training goes on, and "
+      "until a later one is kept a loss goes back to what there is before it: an older checkpoint, or "
+      "the run's start\n",
+      next_minibatch, why.c_str());
+}
+
+void CheckpointSeries::note(const std::optional<std::filesystem::path>& whole) {
+  if (!whole) return;
+  last_ = *whole;
+  if (std::exchange(lost_, false))
+    std::fprintf(stderr, "the state for lost ranks is kept again, from minibatch %ld on\n",
+                 minibatch_of(last_).value_or(0));
 }
 
 void CheckpointSeries::begin_copies(std::unique_ptr<StateCopies> copies) {
@@ -52,7 +73,7 @@ void CheckpointSeries::begin(const std::function<CheckpointManifest()>& manifest
   if (!keeper_) return;
   if (keeper_->pending() >= settings_.most_pending) writer_.wait();  // a part of it may be this rank's
   while (keeper_->pending() >= settings_.most_pending) {
-    if (const auto folder = keeper_->wait([this] { check(); })) last_ = *folder;
+    note(keeper_->wait([this] { check(); }));
   }
   keeper_->begin(manifest());
 }
@@ -61,13 +82,13 @@ void CheckpointSeries::advance() {
   if (copies_) copies_->check();
   writer_.poll();
   if (!keeper_) return;
-  if (const auto folder = keeper_->poll()) last_ = *folder;
+  note(keeper_->poll());
 }
 
 void CheckpointSeries::complete() {
   writer_.wait();
   while (keeper_ && keeper_->pending() > 0) {
-    if (const auto folder = keeper_->wait([this] { check(); })) last_ = *folder;
+    note(keeper_->wait([this] { check(); }));
   }
 }
 

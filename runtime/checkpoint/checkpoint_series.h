@@ -16,13 +16,14 @@
 
 namespace pipewright {
 
-/// Called by the thread that trains, but for take().
+/// Called by the thread that trains, but for take(). A state for lost ranks that cannot be kept ends nothing:
+/// a line on standard error says so, and another that a later one is kept again.
 class CheckpointSeries {
  public:
   struct Settings {
     std::filesystem::path folder;              ///< checkpoints/ is made in it
     CheckpointSettings points;                 ///< when they are due, how many stay, and with which versions
-    bool kept = false;                         ///< as CheckpointPart::kept
+    KeptFolder* kept = nullptr;                ///< of the state for lost ranks: `folder`, borrowed
     size_t most_pending = 1;                   ///< not whole yet: a further one waits for them
     std::function<void(CheckpointPart)> post;  ///< to rank 0
     std::function<void()> check;               ///< called in every wait; may throw
@@ -36,7 +37,7 @@ class CheckpointSeries {
   void keep();
   /// Rank 0: what a rank has written, of this series or another. Any thread.
   void take(const CheckpointPart& part) {
-    if (keeper_ && part.kept == settings_.kept) keeper_->take(part);
+    if (keeper_ && part.kept == (settings_.kept != nullptr)) keeper_->take(part);
   }
 
   /// From now on the ranks write each into the folder of their own host, and a part counts as written when
@@ -68,12 +69,15 @@ class CheckpointSeries {
 
  private:
   void check() const;
+  void note(const std::optional<std::filesystem::path>& whole);
+  void tell_lost(int64_t next_minibatch, const std::string& why);
 
   const Settings settings_;
   std::unique_ptr<StateCopies> copies_;  // where parts lie on several hosts
   CheckpointWriter writer_;
   std::unique_ptr<CheckpointKeeper> keeper_;  // rank 0
   std::filesystem::path last_;
+  bool lost_ = false;  // those since last_
 };
 
 }  // namespace pipewright

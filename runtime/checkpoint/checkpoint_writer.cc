@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 
 namespace pipewright {
@@ -43,18 +44,31 @@ void CheckpointWriter::start(int64_t n, std::vector<Part> parts) {
   wait();
   writing_ = n;
   parts_ = std::move(parts);
-  written_ = std::async(std::launch::async, [this] {
-    Stages stages;
-    std::vector<CheckpointFile> files;
-    for (const Part& part : parts_) {
-      CheckpointStage stage = write(settings_.run_folder, writing_, part);
-      const auto written = stage.files();
-      files.insert(files.end(), written.begin(), written.end());
-      stages[part.stage] = std::move(stage);
-    }
-    if (settings_.written) settings_.written(writing_, files);
-    return stages;
-  });
+  written_ = std::async(std::launch::async, [this] { return write_all(); });
+}
+
+CheckpointPart CheckpointWriter::write_all() const {
+  if (!settings_.kept) return write_parts();
+  try {
+    settings_.kept->demand();
+    return write_parts();
+  } catch (const RunError& error) {
+    settings_.kept->give_up();
+    return {writing_, {}, /*kept=*/true, error.what()};
+  }
+}
+
+CheckpointPart CheckpointWriter::write_parts() const {
+  CheckpointPart told{writing_, {}, settings_.kept != nullptr};
+  std::vector<CheckpointFile> files;
+  for (const Part& part : parts_) {
+    CheckpointStage stage = write(settings_.run_folder, writing_, part);
+    const auto written = stage.files();
+    files.insert(files.end(), written.begin(), written.end());
+    told.stages[part.stage] = std::move(stage);
+  }
+  if (settings_.written) settings_.written(writing_, files);
+  return told;
 }
 
 CheckpointStage CheckpointWriter::write(const std::filesystem::path& run_folder, int64_t n,
@@ -84,9 +98,9 @@ void CheckpointWriter::wait() {
 }
 
 void CheckpointWriter::finish() {
-  Stages stages = written_.get();
+  CheckpointPart told = written_.get();
   parts_.clear();
-  settings_.post({writing_, std::move(stages), settings_.kept});
+  settings_.post(std::move(told));
 }
 
 }  // namespace pipewright

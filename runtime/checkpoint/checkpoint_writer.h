@@ -9,6 +9,7 @@
 
 #include "models/safetensors/safetensors.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/messages/rank_message.h"
 #include "runtime/stage/stage_replica.h"
 
@@ -26,7 +27,9 @@ class CheckpointWriter {
     std::function<void(CheckpointPart)> post;
     /// Called now and then while an earlier checkpoint is waited for; may throw.
     std::function<void()> check;
-    bool kept = false;  ///< as CheckpointPart::kept
+    /// Of the state for lost ranks, the folder `run_folder`, borrowed: what cannot be written there is told
+    /// as lost and ends nothing. Else null.
+    KeptFolder* kept = nullptr;
     /// Called by the writing thread with the files that it has written of the checkpoint of minibatch n,
     /// before rank 0 is told; may be empty, and may throw.
     std::function<void(int64_t n, const std::vector<CheckpointFile>& files)> written = {};
@@ -59,10 +62,11 @@ class CheckpointWriter {
     std::map<int64_t, NamedTensors> versions;  // by number
     NamedTensors buffers;                      // of another replica
   };
-  using Stages = std::map<int64_t, CheckpointStage>;
 
   void start(int64_t n, std::vector<Part> parts);
   void finish();
+  CheckpointPart write_all() const;
+  CheckpointPart write_parts() const;
   static CheckpointStage write(const std::filesystem::path& run_folder, int64_t n, const Part& part);
 
   const Settings settings_;
@@ -70,7 +74,7 @@ class CheckpointWriter {
   std::map<int64_t, std::vector<Part>> collected_;  // by n: not all stages of the rank have come
   int64_t writing_ = 0;                             // n
   std::vector<Part> parts_;                         // of what is being written
-  std::future<Stages> written_;
+  std::future<CheckpointPart> written_;
 };
 
 }  // namespace pipewright

@@ -58,19 +58,20 @@ FileSender::FileSender(Transport& transport, int64_t peer, int64_t first_tag)
       head_(bytes_tensor(kHeadBytes)),
       answer_(bytes_tensor(1)) {}
 
-void FileSender::send(int64_t minibatch, const fs::path& path) {
+bool FileSender::send(int64_t minibatch, const fs::path& path) {
   const RegularFile bytes(path);
   const TravellingFile file{minibatch, path.filename().string(), bytes.bytes()};
   send_head(text_of(file));
+  bool written = true;
   for (PieceHead piece; piece.from < file.bytes; piece.from += piece.size) {
     piece.size = std::min(kFilePieceBytes, file.bytes - piece.from);
     auto* begin = static_cast<char*>(buffer_.data_ptr());
     std::memcpy(begin, &piece, sizeof piece);
     bytes.read(piece.from, begin + sizeof piece, piece.size);
     transport_.send(buffer_.narrow(0, 0, kPieceHeadBytes + piece.size), peer_, first_tag_ + kPiece)->wait();
-    await_answer();
+    written = await_answer();
   }
-  if (file.bytes == 0) await_answer();
+  return file.bytes > 0 ? written : await_answer();
 }
 
 void FileSender::end() {
@@ -85,7 +86,10 @@ void FileSender::send_head(const std::string& text) {
   transport_.send(head_, peer_, first_tag_ + kHead)->wait();
 }
 
-void FileSender::await_answer() { transport_.receive(answer_, peer_, first_tag_ + kAnswer)->wait(); }
+bool FileSender::await_answer() {
+  transport_.receive(answer_, peer_, first_tag_ + kAnswer)->wait();
+  return *static_cast<const uint8_t*>(answer_.data_ptr()) != 0;
+}
 
 FileReceiver::FileReceiver(Transport& transport, int64_t peer, int64_t first_tag)
     : transport_(transport),
@@ -95,36 +99,66 @@ FileReceiver::FileReceiver(Transport& transport, int64_t peer, int64_t first_tag
       head_(bytes_tensor(kHeadBytes)),
       answer_(bytes_tensor(1)) {}
 
-void FileReceiver::receive(const Place& place, const Whole& whole) {
-  answer_.zero_();
-  const auto answer = [this] { transport_.send(answer_, peer_, first_tag_ + kAnswer)->wait(); };
+void FileReceiver::receive(const Place& place, const Whole& whole, const NotWritten& not_written) {
   while (true) {
     transport_.receive(head_, peer_, first_tag_ + kHead)->wait();
     const auto* text = static_cast<const char*>(head_.data_ptr());
     const auto coming = file_of({text, strnlen(text, kHeadBytes)}, peer_);
-    if (!coming) return answer();
-    const fs::path path = place(*coming);
-    AtomicFile file(path, /*instead=*/path);
-    int64_t come = 0;
-    while (come < coming->bytes) {
-      if (come > 0) answer();
-      const int64_t size = std::min(kFilePieceBytes, coming->bytes - come);
-      transport_.receive(buffer_.narrow(0, 0, kPieceHeadBytes + size), peer_, first_tag_ + kPiece)->wait();
-      const auto* begin = static_cast<const char*>(buffer_.data_ptr());
-      PieceHead piece;
-      std::memcpy(&piece, begin, sizeof piece);
-      if (piece.from != come || piece.size != size) {
-        throw PeerError("rank " + std::to_string(peer_) + " sent " + std::to_string(piece.size) +
-                        " bytes from byte " + std::to_string(piece.from) + " of " + coming->name +
-                        " on: a piece before them is missing");
-      }
-      file.write(begin + sizeof piece, static_cast<size_t>(size));
-      come += size;
-    }
-    file.commit();
-    whole(*coming, path);
-    answer();
+    if (!coming) return answer(true);
+    answer(receive_file(*coming, place, whole, not_written));
   }
+}
+
+// All of its pieces come, whatever becomes of them.
+bool FileReceiver::receive_file(const TravellingFile& coming, const Place& place, const Whole& whole,
+                                const NotWritten& not_written) {
+  fs::path path;
+  std::optional<AtomicFile> file;
+  bool written = true;
+  const auto attempt = [&](const auto& step) {
+    if (!written) return;
+    try {
+      step();
+    } catch (const RunError& error) {
+      written = false;
+      file.reset();
+      not_written(error);
+    }
+  };
+  attempt([&] {
+    path = place(coming);
+    file.emplace(path, /*instead=*/path);
+  });
+  for (int64_t come = 0, size = 0; come < coming.bytes; come += size) {
+    if (come > 0) answer(written);
+    size = receive_piece(coming, come);
+    attempt([&] {
+      file->write(static_cast<const char*>(buffer_.data_ptr()) + sizeof(PieceHead),
+                  static_cast<size_t>(size));
+    });
+  }
+  attempt([&] {
+    file->commit();
+    whole(coming, path);
+  });
+  return written;
+}
+
+// Into buffer_, behind the head: returns how many bytes of the file, from byte `from` on.
+int64_t FileReceiver::receive_piece(const TravellingFile& coming, int64_t from) {
+  const int64_t size = std::min(kFilePieceBytes, coming.bytes - from);
+  transport_.receive(buffer_.narrow(0, 0, kPieceHeadBytes + size), peer_, first_tag_ + kPiece)->wait();
+  PieceHead piece;
+  std::memcpy(&piece, buffer_.data_ptr(), sizeof piece);
+  if (piece.from == from && piece.size == size) return size;
+  throw PeerError("rank " + std::to_string(peer_) + " sent " + std::to_string(piece.size) +
+                  " bytes from byte " + std::to_string(piece.from) + " of " + coming.name +
+                  " on: a piece before them is missing");
+}
+
+void FileReceiver::answer(bool written) {
+  answer_.fill_(written ? 1 : 0);
+  transport_.send(answer_, peer_, first_tag_ + kAnswer)->wait();
 }
 
 }  // namespace pipewright

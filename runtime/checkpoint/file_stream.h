@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "graph/error.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
@@ -29,16 +30,16 @@ constexpr int64_t kFileStreamTags = 3;
 class FileSender {
  public:
   FileSender(Transport& transport, int64_t peer, int64_t first_tag);
-  /// Returns when the peer has said that it has all of it. `file.bytes` are read of it, as they are now.
-  /// PeerError when the connection breaks or the transport is aborted; InputError if the file cannot be read,
-  /// after which the stream is of no use.
-  void send(int64_t minibatch, const std::filesystem::path& file);
+  /// Returns when the peer has said that it has all of it; false: that it could not write it. `file.bytes`
+  /// are read of it, as they are now. PeerError when the connection breaks or the transport is aborted;
+  /// InputError if the file cannot be read, after which the stream is of no use.
+  bool send(int64_t minibatch, const std::filesystem::path& file);
   /// Nothing comes any more. Returns when the peer has heard of it.
   void end();
 
  private:
   void send_head(const std::string& text);
-  void await_answer();
+  bool await_answer();
 
   Transport& transport_;
   const int64_t peer_, first_tag_;
@@ -53,14 +54,22 @@ class FileReceiver {
   using Place = std::function<std::filesystem::path(const TravellingFile&)>;
   /// It is there whole. The sender hears of it behind this call.
   using Whole = std::function<void(const TravellingFile&, const std::filesystem::path&)>;
+  /// It cannot be written, or `place` or `whole` say so. If this returns the next file comes, and the sender
+  /// hears of it.
+  using NotWritten = std::function<void(const RunError&)>;
 
   FileReceiver(Transport& transport, int64_t peer, int64_t first_tag);
   /// Until the sender has ended. PeerError when the connection breaks, the transport is aborted, or a piece
-  /// is missing; RunError if a file cannot be written; what `place` and `whole` throw. Of a file that is not
-  /// whole then nothing is left.
-  void receive(const Place& place, const Whole& whole);
+  /// is missing; what `place`, `whole` and `not_written` throw. Of a file that is not whole then nothing is
+  /// left.
+  void receive(const Place& place, const Whole& whole, const NotWritten& not_written);
 
  private:
+  bool receive_file(const TravellingFile& coming, const Place& place, const Whole& whole,
+                    const NotWritten& not_written);
+  int64_t receive_piece(const TravellingFile& coming, int64_t from);
+  void answer(bool written);
+
   Transport& transport_;
   const int64_t peer_, first_tag_;
   const at::Tensor buffer_, head_, answer_;

@@ -100,16 +100,15 @@ int64_t most_pending_states(int64_t bytes) {
 
 int64_t room_for_states(int64_t bytes) { return (2 + most_pending_states(bytes)) * bytes; }
 
-void ensure_kept_place(const fs::path& run_folder, int64_t bytes) {
+void ensure_kept_place(const fs::path& place, int64_t bytes) {
   std::error_code error;
-  const fs::path place = kept_state_of(run_folder);
   if (!fs::is_directory(place, error)) make_place(place, bytes);
 }
 
 void make_kept_state(const fs::path& run_folder, int64_t attempt, int64_t bytes,
                      const std::optional<fs::path>& taken) {
   const fs::path place = kept_state_of(run_folder);
-  ensure_kept_place(run_folder, bytes);
+  ensure_kept_place(place, bytes);
   const fs::path own = kept_by_attempt(place, attempt);
   const bool has_taken = taken && taken->parent_path().parent_path() == own;
   try {
@@ -124,6 +123,46 @@ void make_kept_state(const fs::path& run_folder, int64_t attempt, int64_t bytes,
       if (other.attempt != attempt) fs::remove_all(other.folder, error);
   } catch (const fs::filesystem_error& failed) {
     cannot_make(own, failed.code().message());
+  }
+}
+
+KeptFolder::KeptFolder(Settings settings)
+    : settings_(std::move(settings)), path_(kept_by_attempt(settings_.place, settings_.attempt)) {}
+
+void KeptFolder::demand() {
+  const std::lock_guard lock(mutex_);
+  std::error_code error;
+  if (fs::is_directory(path_, error)) {
+    target_ = target_of_kept_place(settings_.place);
+    return;
+  }
+  const std::string gone = (target_.empty() ? path_ : target_).string();
+  if (settings_.makes) make();
+  throw RunError(gone + " of host " + this_process().host + ": has gone",
+                 "Leave it to the job while that runs.");
+}
+
+// A rank that was cut off, and comes back, must not take the place of those that have started since.
+void KeptFolder::make() {
+  const auto starts = read_starts(settings_.place.parent_path());
+  if (starts.empty() || starts.back().attempt != settings_.attempt) return;
+  std::error_code error;
+  if (!target_.empty()) fs::remove_all(target_, error);  // the link to it may be all that has gone
+  ensure_kept_place(settings_.place, settings_.bytes);
+  fs::create_directory(path_, error);
+  if (error) cannot_make(path_, error.message());
+}
+
+void KeptFolder::give_up() noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (target_.empty()) return;
+    // At once, as the other ranks see it. Without this attempt's folder the rest is a later one's.
+    std::error_code error;
+    fs::rename(target_ / path_.filename(), target_ / ".given-up", error);
+    if (!error) fs::remove_all(target_, error);
+  } catch (const std::exception&) {
+    // Whatever stays is removed with the state of the run.
   }
 }
 

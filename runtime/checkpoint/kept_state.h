@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,13 +49,41 @@ int64_t room_for_states(int64_t bytes);
 /// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
 /// memory if that has room for `bytes`, else beside the run, with a line on standard error that says why.
 /// RunError if it cannot be made.
-void ensure_kept_place(const std::filesystem::path& run_folder, int64_t bytes);
+void ensure_kept_place(const std::filesystem::path& place, int64_t bytes);
 
 /// Makes room for what `attempt` will keep on this host, as ensure_kept_place(). `taken`: a kept checkpoint
 /// of this host from which the attempt goes on; it becomes the first of the attempt's. All others go. By one
 /// process of the host, and after all of its processes have read what they take.
 void make_kept_state(const std::filesystem::path& run_folder, int64_t attempt, int64_t bytes,
                      const std::optional<std::filesystem::path>& taken);
+
+/// The folder of an attempt on this host (kept_by_attempt()) while its ranks write there. Somebody may remove
+/// it, or its memory may be full: the ranks then go on with a new one. Several threads.
+class KeptFolder {
+ public:
+  struct Settings {
+    std::filesystem::path place;  ///< this host's
+    int64_t attempt = 0;
+    int64_t bytes = 0;   ///< as make_kept_state()
+    bool makes = false;  ///< of the host's processes one makes it again
+  };
+  explicit KeptFolder(Settings settings);
+
+  const std::filesystem::path& path() const { return path_; }
+  /// Before it is written into. RunError where it has gone, with all that was in it: it is then there again
+  /// for the next state, if this process makes it and no later attempt has begun.
+  void demand();
+  /// It cannot be written into. What lies in memory goes, so that the next demand() finds none.
+  void give_up() noexcept;
+
+ private:
+  void make();
+
+  const Settings settings_;
+  const std::filesystem::path path_;
+  std::mutex mutex_;
+  std::filesystem::path target_;  // target_of_kept_place() when it was last there; protected by mutex_
+};
 
 /// Gives the room back, as far as it goes: of this host.
 void remove_kept_state(const std::filesystem::path& run_folder) noexcept;

@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "graph/error.h"
+#include "graph/regular_file.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/run_folder.h"
 
@@ -25,7 +26,7 @@ StateCopies::StateCopies(Transport& transport, Settings settings)
       to_hosts_.emplace_back(transport, ring.first_of(host), manifests);
   } else if (ring.is_first(rank)) {
     receive(0, manifests, [this](const TravellingFile& manifest, const fs::path&) {
-      take_for_whole(settings_.folder, manifest.minibatch, /*keep=*/1, /*spares=*/true);
+      take_for_whole(settings_.folder->path(), manifest.minibatch, /*keep=*/1, /*spares=*/true);
     });
   }
 }
@@ -34,7 +35,8 @@ void StateCopies::receive(int64_t peer, int64_t tag, const FileReceiver::Whole& 
   receiving_.push_back(std::async(std::launch::async, [this, peer, tag, whole] {
     try {
       FileReceiver(transport_, peer, tag)
-          .receive([this](const TravellingFile& file) { return place_of(file); }, whole);
+          .receive([this](const TravellingFile& file) { return place_of(file); }, whole,
+                   [this](const RunError&) { settings_.folder->give_up(); });
     } catch (const std::exception&) {
       const std::lock_guard lock(mutex_);
       if (!error_) error_ = std::current_exception();
@@ -44,17 +46,22 @@ void StateCopies::receive(int64_t peer, int64_t tag, const FileReceiver::Whole& 
 }
 
 fs::path StateCopies::place_of(const TravellingFile& file) const {
-  const fs::path place = partial_checkpoint(settings_.folder, file.minibatch) / file.name;
-  make_partial_checkpoint(settings_.folder, file.minibatch);
+  const fs::path& folder = settings_.folder->path();
+  const fs::path place = partial_checkpoint(folder, file.minibatch) / file.name;
+  make_partial_checkpoint(folder, file.minibatch);
   std::error_code none;
-  fs::rename(spare_file(settings_.folder, place.stem().string()), place, none);
+  fs::rename(spare_file(folder, place.stem().string()), place, none);
   return place;
 }
 
 void StateCopies::copy(int64_t n, const std::vector<CheckpointFile>& files) {
   if (!to_keeper_) return;
-  for (const CheckpointFile& file : files)
-    to_keeper_->send(n, partial_checkpoint(settings_.folder, n) / file.file);
+  for (const CheckpointFile& file : files) {
+    const fs::path path = partial_checkpoint(settings_.folder->path(), n) / file.file;
+    if (!file_exists(path)) throw RunError(path.string() + ": has gone");
+    if (!to_keeper_->send(n, path))
+      throw RunError("the copy of " + file.file + " on another host could not be written there");
+  }
 }
 
 void StateCopies::tell_whole(int64_t n, const fs::path& manifest) {

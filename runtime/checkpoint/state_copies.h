@@ -17,6 +17,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/file_stream.h"
 #include "runtime/checkpoint/host_ring.h"
+#include "runtime/checkpoint/kept_state.h"
 #include "runtime/transport/transport.h"
 
 namespace pipewright {
@@ -30,7 +31,7 @@ class StateCopies {
   struct Settings {
     HostRing ring{std::vector<std::string>{}};  ///< of the ranks of the plan; several hosts
     bool copies = true;                         ///< false: each host has what its own ranks have written
-    std::filesystem::path folder;               ///< this host's; checkpoints/ is made in it
+    KeptFolder* folder = nullptr;               ///< this host's, borrowed
     int64_t first_tag = 0;                      ///< of 2 * kFileStreamTags
   };
   /// Borrows the transport.
@@ -40,10 +41,12 @@ class StateCopies {
   ~StateCopies() { abandon(); }
 
   /// Files of the partial checkpoint of minibatch n, which this rank has written: returns when their copies
-  /// are on another host. One thread. PeerError, InputError.
+  /// are on another host. One thread. RunError if this host or that one has lost its folder, or has no room;
+  /// PeerError, InputError.
   void copy(int64_t n, const std::vector<CheckpointFile>& files);
   /// Rank 0: the checkpoint of minibatch n is whole, by this manifest. Returns when every other host has
-  /// taken it for its newest and has removed older ones. One thread. PeerError.
+  /// taken it for its newest and has removed older ones, but for hosts that have lost their folder. One
+  /// thread. PeerError.
   void tell_whole(int64_t n, const std::filesystem::path& manifest);
   /// Throws what has ended a receiving thread. Cheap.
   void check() const;

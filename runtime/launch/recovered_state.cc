@@ -98,7 +98,7 @@ fs::path StateExchange::put_together(const std::string& manifest) {
   if (!choice) throw PeerError("the hosts do not have the state that rank 0 has chosen");
   int64_t bytes = 0;
   for (const CheckpointFile& file : choice->files) bytes += file.bytes;
-  ensure_kept_place(run_.output, room_for_states(bytes));
+  ensure_kept_place(kept_state_of(run_.output), room_for_states(bytes));
   const fs::path own = kept_by_attempt(kept_state_of(run_.output), attempt_of_process());
   const fs::path partial = partial_checkpoint(own, choice->minibatch);
   std::error_code ignored;
@@ -166,7 +166,7 @@ void StateExchange::receive(Transport& transport, const KeptChoice& choice, int6
   const auto files = given(choice, host, own_);
   FileReceiver(transport, host, /*first_tag=*/0)
       .receive([&](const TravellingFile& file) { return into / file.name; },
-               [](const TravellingFile&, const fs::path&) {});
+               [](const TravellingFile&, const fs::path&) {}, [](const RunError& error) { throw error; });
   for (const CheckpointFile& file : files) {
     if (digest_of_file(into / file.file) != file.digest)
       throw PeerError("host " + std::to_string(host) + " has sent " + file.file +

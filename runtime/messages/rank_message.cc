@@ -75,10 +75,10 @@ TraceDocument read_trace(const Json& json) { return {json.get<std::string>()}; }
 Json write_checkpoint(const CheckpointPart& part) {
   Json stages = Json::array();
   for (const auto& [number, stage] : part.stages) stages.push_back({number, stage.to_json()});
-  return {part.next_minibatch, std::move(stages), part.kept};
+  return {part.next_minibatch, std::move(stages), part.kept, part.lost};
 }
 CheckpointPart read_checkpoint(const Json& json) {
-  CheckpointPart part{json.at(0), {}, json.at(2)};
+  CheckpointPart part{json.at(0), {}, json.at(2), json.at(3)};
   for (const Json& stage : json.at(1)) {
     JsonReader reader(stage.at(1), "message of a rank");
     part.stages[stage.at(0).get<int64_t>()] = CheckpointStage::from_json(reader);

@@ -64,12 +64,13 @@ struct TraceDocument {
   std::string text;
 };
 
-/// The rank has written its part of the checkpoint of a minibatch. It has told of all minibatches before
-/// that.
+/// The rank has written its part of the checkpoint of a minibatch, or could not. It has told of all
+/// minibatches before that.
 struct CheckpointPart {
   int64_t next_minibatch = 0;
   std::map<int64_t, CheckpointStage> stages;  ///< by number
-  bool kept = false;  ///< of the state that is kept for lost ranks; else of the run folder's checkpoints
+  bool kept = false;      ///< of the state that is kept for lost ranks; else of the run folder's checkpoints
+  std::string lost = {};  ///< why it could not be written, of a kept state; "": it is there
 };
 
 /// The rank has written its part of the final weights of a stage.

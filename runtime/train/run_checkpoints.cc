@@ -14,14 +14,17 @@ RunCheckpoints::RunCheckpoints(Settings settings)
     : settings_(std::move(settings)), folder_(settings_.job.run.output) {
   const Run& run = settings_.job.run;
   run_ = std::make_unique<CheckpointSeries>(CheckpointSeries::Settings{
-      folder_, run.checkpoint, /*kept=*/false, /*most_pending=*/1, settings_.post, settings_.check});
+      folder_, run.checkpoint, /*kept=*/nullptr, /*most_pending=*/1, settings_.post, settings_.check});
   if (on_loss_of(run) == OnLoss::kEnd) return;
   CheckpointSettings points;
   points.every_minibatches = run.recovery.copy_every_minibatches;
   points.keep = 1;
+  kept_folder_ = std::make_unique<KeptFolder>(
+      KeptFolder::Settings{kept_state_of(folder_), attempt(), room_for_states(kept_bytes()),
+                           /*makes=*/settings_.place.local_rank == 0});
   kept_ = std::make_unique<CheckpointSeries>(CheckpointSeries::Settings{
-      kept_folder(), points, /*kept=*/true, static_cast<size_t>(most_pending_states(kept_bytes())),
-      settings_.post, settings_.check});
+      kept_folder_->path(), points, kept_folder_.get(),
+      static_cast<size_t>(most_pending_states(kept_bytes())), settings_.post, settings_.check});
 }
 
 std::map<CheckpointKind, CheckpointSettings> RunCheckpoints::points() const {
@@ -40,10 +43,6 @@ void RunCheckpoints::take(const CheckpointPart& part) {
 
 void RunCheckpoints::settle() noexcept {
   for_each([](CheckpointSeries& series) { series.settle(); });
-}
-
-std::filesystem::path RunCheckpoints::kept_folder() const {
-  return kept_by_attempt(kept_state_of(folder_), attempt());
 }
 
 // Of one state that is kept: weights, what the optimizer keeps, and older versions of weights.
@@ -91,7 +90,7 @@ void RunCheckpoints::begin_copies(const Plan& plan, Transport* transport) {
   copies.ring = HostRing({hosts_.begin(), hosts_.begin() + plan.world_size});
   if (copies.ring.hosts() == 1) return;
   copies.copies = settings_.job.run.recovery.copies > 0;
-  copies.folder = kept_folder();
+  copies.folder = kept_folder_.get();
   copies.first_tag = StreamTags(static_cast<int64_t>(plan.stages.size())).of(Stream::kCopy, 0);
   kept_->begin_copies(std::make_unique<StateCopies>(*transport, std::move(copies)));
 }

@@ -72,7 +72,6 @@ class RunCheckpoints {
 
  private:
   int64_t attempt() const { return settings_.job.attempt ? settings_.job.attempt->number : 0; }
-  std::filesystem::path kept_folder() const;
   int64_t kept_bytes() const;
   void remove_places_of_others() const;
   CheckpointSeries& series(CheckpointKind kind) { return kind == CheckpointKind::kRun ? *run_ : *kept_; }
@@ -84,7 +83,8 @@ class RunCheckpoints {
 
   const Settings settings_;
   const std::filesystem::path folder_;
-  std::unique_ptr<CheckpointSeries> run_, kept_;  // kept_: null where no state is kept
+  std::unique_ptr<KeptFolder> kept_folder_;       // null where no state is kept
+  std::unique_ptr<CheckpointSeries> run_, kept_;  // kept_: likewise
   std::vector<std::string> hosts_;
   std::filesystem::path told_kept_;
 };

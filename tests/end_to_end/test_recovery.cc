@@ -6,6 +6,7 @@
 
 #include "tests/end_to_end/recovered_runs.h"
 #include "tests/support/long.h"
+#include "tests/support/skip.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -29,6 +30,30 @@ std::vector<std::string> told(const std::filesystem::path& output) {
     lines.push_back(line.dump());
   }
   return lines;
+}
+
+// RUN/.kept-HOST of this host.
+std::filesystem::path place_of(const std::filesystem::path& output) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(output, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind(".kept-", 0) == 0) return it->path();
+  }
+  return {};
+}
+std::filesystem::path memory_of(const std::filesystem::path& output) {
+  return std::filesystem::read_symlink(place_of(output));
+}
+// The checkpoints of the first attempt in it.
+std::vector<std::string> kept_in(const std::filesystem::path& output) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(place_of(output) / "attempt-0" / "checkpoints", error), end;
+       !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name[0] != '.') names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace
@@ -110,6 +135,84 @@ TEST_CASE("random plans lose random ranks at random times: each run ends with th
     std::filesystem::remove_all(output);
     std::filesystem::remove_all(folder / "quiet");
   }
+}
+
+TEST_CASE(
+    "the memory that holds the state is removed while the run trains: it goes on, and so does recovery") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {
+      "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--momentum", "0.9"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                  folder / "out", folder / "err");
+  const auto said = [&](const std::string& words) {
+    return eventually(60s, [&] {
+      return process.error().find(words) != std::string::npos || process.wait(0ms) != Process::kRunning;
+    });
+  };
+  REQUIRE(eventually(60s, [&] { return !kept_in(output).empty(); }));
+  // At once: the ranks are writing.
+  const std::filesystem::path memory = memory_of(output), removed = memory.string() + ".removed";
+  std::filesystem::rename(memory, removed);
+  std::filesystem::remove_all(removed);
+  const bool at_once = GENERATE(false, true);
+  if (!at_once) REQUIRE(said("is kept again"));
+  const std::vector<pid_t> ranks = process.children();
+  if (!ranks.empty()) ::kill(ranks.back(), SIGKILL);
+  const int code = process.wait(120s);
+  CAPTURE(at_once, process.error());
+  REQUIRE(code == 0);
+  CHECK(weights(output) == weights(folder / "quiet"));
+  CHECK(told(output) == told(folder / "quiet"));
+  CHECK(nothing_is_kept(output));
+  const std::string error = process.error();
+  if (!at_once) {
+    CHECK(times_in(error, "is not kept for lost ranks") == 1);
+    CHECK_THAT(error, Catch::Contains("; training goes on, and until a later one is kept a loss goes back"));
+    REQUIRE(summary_of(output).recoveries.size() == 1);
+    CHECK(summary_of(output).recoveries.front().from == "memory");
+  }
+}
+
+// In a mount namespace with a /dev/shm of its own, so that nobody else is short of memory.
+TEST_CASE(
+    "the memory that holds the state is full while the run trains: it is kept on the disk from then on") {
+  const TemporaryFolder folder;
+  const std::string mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm";
+  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(10s) != 0)
+    return skip("no right to mount a /dev/shm of its own");
+  const std::vector<std::string> options = {
+      "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--momentum", "0.9"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  const std::vector<std::string> apart = {
+      "/usr/bin/unshare", "-m", "sh", "-c", mount + " && exec \"$@\"", "sh", program("runtime"), "launch"};
+  Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
+  REQUIRE(eventually(60s, [&] { return std::filesystem::is_symlink(place_of(output)); }));
+  // As a program does that takes all there is.
+  const std::filesystem::path full = "/proc/" + std::to_string(process.pid()) + "/root/dev/shm/full";
+  std::thread([&] {
+    std::ofstream out(full, std::ios::binary);
+    const std::string piece(1 << 16, 'x');
+    while (out.write(piece.data(), static_cast<std::streamsize>(piece.size())).flush()) {
+    }
+  }).join();
+  REQUIRE(eventually(60s, [&] {
+    return process.error().find("is kept again") != std::string::npos ||
+           process.wait(0ms) != Process::kRunning;
+  }));
+  CHECK_FALSE(std::filesystem::is_symlink(place_of(output)));
+  const std::vector<pid_t> ranks = process.children();
+  if (!ranks.empty()) ::kill(ranks.back(), SIGKILL);
+  const int code = process.wait(120s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  CHECK(weights(output) == weights(folder / "quiet"));
+  CHECK_THAT(process.error(),
+             Catch::Contains("is kept on the disk") && Catch::Contains("is not kept for lost ranks"));
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  CHECK(summary_of(output).recoveries.front().from == "memory");
 }
 
 TEST_CASE("the ranks that are left go on under a plan made for them, and verify proves it") {

@@ -70,14 +70,21 @@ class Hosts {
  public:
   explicit Hosts(std::vector<std::string> hosts, bool copies = true)
       : hosts_(std::move(hosts)), ring_(hosts_), copies_(copies) {
-    for (const std::string& host : hosts_) fs::create_directories(folder_of_host(host));
+    for (const std::string& host : hosts_) {
+      fs::create_directories(folder_of_host(host));
+      if (!folders_.count(host))
+        folders_[host] = std::make_unique<KeptFolder>(KeptFolder::Settings{place(host), 0, 1 << 20, true});
+    }
   }
   int64_t ranks() const { return static_cast<int64_t>(hosts_.size()); }
   /// The run's place on a host.
   fs::path place(const std::string& host) const { return folder_ / host; }
   fs::path folder_of_host(const std::string& host) const { return kept_by_attempt(place(host), attempt_); }
   fs::path folder_of(int64_t rank) const { return folder_of_host(hosts_[static_cast<size_t>(rank)]); }
-  StateCopies::Settings settings_of(int64_t rank) const { return {ring_, copies_, folder_of(rank), kTag}; }
+  KeptFolder& folder(const std::string& host) const { return *folders_.at(host); }
+  StateCopies::Settings settings_of(int64_t rank) const {
+    return {ring_, copies_, &folder(hosts_[static_cast<size_t>(rank)]), kTag};
+  }
 
   /// All ranks write the states of `minibatches`, one behind the other.
   void keep(const std::vector<int64_t>& minibatches) {
@@ -115,7 +122,11 @@ class Hosts {
       names.insert(entry.path().filename().string());
     return names;
   }
-  void next_attempt() { ++attempt_; }
+  void next_attempt() {
+    ++attempt_;
+    for (auto& [host, folder] : folders_)
+      folder = std::make_unique<KeptFolder>(KeptFolder::Settings{place(host), attempt_, 1 << 20, true});
+  }
 
  private:
   const std::vector<std::string> hosts_;  // by rank
@@ -123,6 +134,7 @@ class Hosts {
   const bool copies_;
   int64_t attempt_ = 0;
   TemporaryFolder folder_;
+  std::map<std::string, std::unique_ptr<KeptFolder>> folders_;  // by host
 };
 
 }  // namespace
@@ -184,8 +196,38 @@ TEST_CASE("files travel whole, of whatever size, and the sender knows") {
                      CHECK(file.minibatch == 17);
                      CHECK(static_cast<int64_t>(fs::file_size(path)) == file.bytes);
                      whole.push_back(static_cast<size_t>(file.bytes));
-                   });
+                   },
+                   [](const RunError& error) { throw error; });
       CHECK(whole == sizes);
+    }
+  });
+}
+
+TEST_CASE(
+    "a file that cannot be written where it goes is said to be so, and the next ones come all the same") {
+  const TemporaryFolder folder;
+  fs::create_directories(folder / "there" / "none" / "file");
+  const std::vector<size_t> sizes = {0, 5, 3 * kFilePieceBytes + 5};
+  spawn(make_local_world(2), [&](int64_t rank, Transport& transport) {
+    if (rank == 0) {
+      FileSender sender(transport, 1, kTag);
+      for (const size_t size : sizes) {
+        write_file(folder / "file", random_bytes(size, size));
+        for (const int64_t minibatch : {0, 1, 2})  // the others cannot be placed, or lie on a folder
+          CHECK(sender.send(minibatch, folder / "file") == (minibatch == 1));
+        CHECK(contents(folder / "there" / "file") == contents(folder / "file"));
+      }
+      sender.end();
+    } else {
+      size_t refused = 0;
+      FileReceiver(transport, 0, kTag)
+          .receive(
+              [&](const TravellingFile& file) -> fs::path {
+                if (file.minibatch == 0) throw RunError("no place");
+                return folder / "there" / (file.minibatch == 1 ? "file" : "none/file");
+              },
+              [](const TravellingFile&, const fs::path&) {}, [&](const RunError&) { ++refused; });
+      CHECK(refused == 2 * sizes.size());
     }
   });
 }
@@ -224,7 +266,8 @@ TEST_CASE("a piece that is lost on the way is found at the next one") {
   });
   CHECK_THROWS_WITH(FileReceiver(*world[1], 0, kTag)
                         .receive([&](const TravellingFile& file) { return folder / "there" / file.name; },
-                                 [](const TravellingFile&, const fs::path&) { FAIL("is not whole"); }),
+                                 [](const TravellingFile&, const fs::path&) { FAIL("is not whole"); },
+                                 [](const RunError& error) { throw error; }),
                     Catch::Contains("a piece before them is missing"));
   world[0]->abort("the other end has failed");
   CHECK_THROWS_AS(sending.get(), PeerError);
@@ -244,7 +287,7 @@ TEST_CASE("both ends of a file on its way stop waiting when their transport is a
               came.set_value();
               return folder / "there" / file.name;
             },
-            [](const TravellingFile&, const fs::path&) {});
+            [](const TravellingFile&, const fs::path&) {}, [](const RunError& error) { throw error; });
   });
   SECTION("that of the sender, and then of the receiver") {
     class Stuck : public Transport {
@@ -382,23 +425,27 @@ TEST_CASE("a rank that is lost while it sends leaves the state before as the new
   for (const char* host : {"a", "b"}) CHECK(newest_whole(hosts.inventories({host}), {})->minibatch == 20);
 }
 
-TEST_CASE("what cannot be written on another host is that rank's error, and ends its part") {
+TEST_CASE("a host that has lost its folder does not get the copy, and gets the next when it is there again") {
   Hosts hosts({"a", "b"});
+  note_start(hosts.place("a").parent_path(), {0, 0}, /*first=*/true);
   auto world = make_local_world(2);
   StateCopies first(*world[0], hosts.settings_of(0)), second(*world[1], hosts.settings_of(1));
-  const CheckpointFile own = write_checkpoint_file(hosts.folder_of(1), 40, "stage-1", tensors_of(1, 40));
-  fs::remove_all(hosts.place("a"));
-  auto copying = std::async(std::launch::async, [&] { second.copy(40, {own}); });
-  const auto check = [&] {
-    const auto until = std::chrono::steady_clock::now() + 20s;
-    while (std::chrono::steady_clock::now() < until) {
-      first.check();
-      std::this_thread::sleep_for(1ms);
-    }
+  const auto send = [&](int64_t n) {
+    second.copy(n, {write_checkpoint_file(hosts.folder_of(1), n, "stage-1", tensors_of(1, n))});
   };
-  CHECK_THROWS_WITH(check(), Catch::Contains("has gone"));
-  second.abandon();
-  CHECK_THROWS_AS(copying.get(), PeerError);
+  fs::remove_all(hosts.place("a"));
+  CHECK_THROWS_WITH(send(40), Catch::Contains("the copy of stage-1.safetensors") &&
+                                  Catch::Contains("could not be written there"));
+  CHECK_THROWS_AS(hosts.folder("a").demand(), RunError);  // and makes it
+  send(60);
+  CHECK(fs::exists(partial_checkpoint(hosts.folder_of(0), 60) / "stage-1.safetensors"));
+  fs::remove_all(hosts.place("b"));
+  CHECK_THROWS_WITH(second.copy(60, {{"stage-1.safetensors", 1, ""}}), Catch::Contains("has gone"));
+  for (StateCopies* copies : {&first, &second}) {
+    copies->check();
+    copies->abandon();
+  }
+  remove_kept_place(hosts.place("a"));
 }
 
 TEST_CASE("copies end on all ranks with the last that ends, also where nothing was kept") {
@@ -473,6 +520,85 @@ TEST_CASE("a job that ends early makes a checkpoint of what hosts have, each of 
   CHECK(asked.size() == 9);
   CHECK(hosts_of_kept_state(run.path()).empty());
   CHECK_FALSE(fs::exists(run / ".kept.home"));
+}
+
+TEST_CASE("a folder that is removed while it is written into is there again for the next state") {
+  const TemporaryFolder run;
+  const fs::path place = kept_state_of(run.path());
+  make_kept_state(run.path(), 3, 1000, std::nullopt);
+  note_start(run.path(), {3, 0}, /*first=*/true);
+  KeptFolder folder({place, 3, 1000, /*makes=*/true}), others({place, 3, 1000, /*makes=*/false});
+  folder.demand();
+  others.demand();
+  const fs::path target = target_of_kept_place(place);
+  SECTION("its memory") { fs::remove_all(target); }
+  SECTION("the link to it") { fs::remove(place); }
+  SECTION("what the attempt has in it") { fs::remove_all(folder.path()); }
+  CHECK_THROWS_WITH(others.demand(), Catch::Contains(target.string()) && Catch::Contains("has gone"));
+  CHECK_FALSE(fs::exists(folder.path()));
+  CHECK_THROWS_WITH(folder.demand(), Catch::Contains(target.string()));
+  folder.demand();
+  others.demand();
+  CHECK_FALSE(target_of_kept_place(place).empty());
+  CHECK_FALSE(fs::exists(target));  // nothing is left behind where the link alone was removed
+  // Cut off, and come back.
+  fs::remove_all(folder.path());
+  note_start(run.path(), {4, 20}, /*first=*/false);
+  CHECK_THROWS_AS(folder.demand(), RunError);
+  CHECK_FALSE(fs::exists(folder.path()));
+  remove_kept_state(run.path());
+}
+
+TEST_CASE("a folder that is given up gives its memory back, but not that of a later attempt") {
+  const TemporaryFolder run;
+  const fs::path place = kept_state_of(run.path());
+  make_kept_state(run.path(), 0, 1000, std::nullopt);
+  note_start(run.path(), {0, 0}, /*first=*/true);
+  KeptFolder folder({place, 0, 1000, /*makes=*/true});
+  folder.demand();
+  const fs::path target = target_of_kept_place(place);
+  SECTION("of a later attempt") {
+    make_kept_state(run.path(), 1, 1000, std::nullopt);
+    folder.give_up();
+    CHECK(fs::exists(kept_by_attempt(place, 1)));
+  }
+  SECTION("its own") {
+    folder.give_up();
+    CHECK_FALSE(fs::exists(target));
+    CHECK_THROWS_AS(folder.demand(), RunError);
+    folder.demand();
+  }
+  remove_kept_state(run.path());
+}
+
+TEST_CASE("a state of which a rank could not write its part is left out, and the others become whole") {
+  const TemporaryFolder folder;
+  std::vector<std::string> lost;
+  CheckpointKeeper keeper(folder.path(), /*keep=*/1, /*spares=*/true, [&](int64_t n, const std::string& why) {
+    lost.push_back(std::to_string(n) + ": " + why);
+  });
+  const auto write = [&](int64_t n, const std::string& why = "") {
+    CheckpointStage stage;
+    stage.state = write_checkpoint_file(folder.path(), n, "stage-0", tensors_of(0, n));
+    keeper.take({n, {{0, stage}}, /*kept=*/true, why});
+  };
+  for (const int64_t n : {20, 40, 60, 80}) keeper.begin(manifest_of_ranks(n, 1));
+  write(20);
+  CHECK(keeper.wait([] {}) == checkpoints_of(folder.path()) / "minibatch-20");
+  write(40, "no room");
+  CHECK_FALSE(keeper.wait([] {}));
+  CHECK(keeper.pending() == 2);
+  write(60);
+  fs::remove_all(partial_checkpoint(folder.path(), 60));
+  CHECK_FALSE(keeper.wait([] {}));
+  CHECK(minibatch_of(list_checkpoints(folder.path()).front()) == 20);
+  make_partial_checkpoint(folder.path(), 70);  // on another host, of one that was lost here
+  write(80);
+  CHECK(keeper.wait([] {}) == checkpoints_of(folder.path()) / "minibatch-80");
+  CHECK_FALSE(fs::exists(partial_checkpoint(folder.path(), 70)));
+  REQUIRE(lost.size() == 2);
+  CHECK(lost[0] == "40: no room");
+  CHECK_THAT(lost[1], Catch::StartsWith("60: ") && Catch::Contains("is not there as its rank wrote it"));
 }
 
 TEST_CASE("where memory has no room the state is beside the run") {

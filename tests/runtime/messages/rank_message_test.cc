@@ -85,6 +85,7 @@ TEST_CASE("messages: a rank's part of a checkpoint") {
   stage.updates = 9;
   stage.versions[8] = {"stage-1-version-8.safetensors", 32, "xxh128:2"};
   stage.replicas[1] = {"stage-1-replica-1.safetensors", 16, "xxh128:3"};
+  CHECK(sent(CheckpointPart{12, {}, true, "no \"room\""}).lost == "no \"room\"");
   const CheckpointPart part = sent(CheckpointPart{12, {{1, stage}, {4, {}}}});
   CHECK(part.next_minibatch == 12);
   REQUIRE(part.stages.size() == 2);

@@ -116,6 +116,19 @@ TEST_CASE(
   CHECK(std::filesystem::exists(trained.checkpoints.last()));
 }
 
+TEST_CASE("checkpoints of a run: state whose folder is removed is left out, and the next is kept again") {
+  const TemporaryFolder folder;
+  Trained trained(recovering(folder));
+  note_start(trained.job.run.output, {0, 0}, /*first=*/true);
+  const std::filesystem::path place = kept_state_of(trained.job.run.output);
+  trained.write({CheckpointKind::kKept});
+  std::filesystem::remove_all(target_of_kept_place(place));
+  trained.write({CheckpointKind::kKept});  // and makes the folder
+  CHECK(list_checkpoints(kept_by_attempt(place, 0)).empty());
+  trained.write({CheckpointKind::kKept});
+  CHECK(list_checkpoints(kept_by_attempt(place, 0)).size() == 1);
+}
+
 TEST_CASE("checkpoints of a run: one that cannot be written ends the run with its reason") {
   const TemporaryFolder folder;
   Trained trained(small_run(folder));
