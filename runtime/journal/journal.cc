@@ -78,18 +78,27 @@ void Journal::begin_plan(int64_t first_minibatch, int64_t period_minibatches) {
   recent_losses_.clear();
 }
 
-// Returns of how many minibatches there are lines.
+// A kill leaves the file whole, as it was or as it is then: cutting it is one call, a copy replaces it at
+// once. Returns of how many minibatches there are lines.
 int64_t Journal::start_with_past() {
-  AtomicFile file(settings_.folder / "metrics.jsonl");
+  const auto own = settings_.folder / "metrics.jsonl";
+  const std::optional<MetricsHistory> past =
+      settings_.past.empty()
+          ? std::nullopt
+          : std::optional<MetricsHistory>(std::in_place, settings_.past, settings_.next_minibatch,
+                                          settings_.evaluated_epochs);
+  const bool cut = past && settings_.past_is_ours && past->bytes_kept() && std::filesystem::exists(own);
+  std::optional<AtomicFile> copy;
+  if (!cut) copy.emplace(own);
   int64_t known = 0;
-  std::string lines;  // that are on their way into the file
+  std::string lines;  // that are on their way into the copy
   constexpr size_t kPiece = 1 << 16;
   const auto write = [&] {
-    file.write(lines.data(), lines.size());
+    if (copy) copy->write(lines.data(), lines.size());
     lines.clear();
   };
   const auto keep = [&](const MetricsLine& line) {
-    lines += line.text + "\n";
+    if (copy) lines += line.text + "\n";
     if (lines.size() > kPiece) write();
     const Json& json = line.json;
     if (line.minibatch) {
@@ -112,11 +121,11 @@ int64_t Journal::start_with_past() {
       if (evaluation.contains("top5")) last_evaluation_->top5 = evaluation["top5"];
     }
   };
-  if (!settings_.past.empty())
-    read_metrics_history(settings_.past, settings_.next_minibatch, settings_.evaluated_epochs, keep,
-                         settings_.recovery ? &told_minibatches_ : nullptr);
+  if (past) past->read(keep);
+  if (past && settings_.recovery) told_minibatches_ = past->told();
   write();
-  file.commit();
+  if (copy) copy->commit();
+  if (cut) cut_file(own, *past->bytes_kept());
   return known;
 }
 

@@ -32,6 +32,9 @@ struct JournalSettings {
   /// Of a run that goes on: metrics.jsonl of its past, which may be the file that this one writes, and the
   /// epochs whose evaluation was over. "" = none.
   std::filesystem::path past;
+  /// `past` is the file that this one writes, no other name leads to it, and no process has it open: what is
+  /// left out at its end is cut off, and nothing is copied.
+  bool past_is_ours = false;
   int64_t evaluated_epochs = 0;
   /// Of ranks that have started anew after a loss, which was noticed at `lost_at_seconds` (Unix time): how
   /// much is done again, and how long it took, the journal finds out.

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "graph/atomic_file.h"
 #include "graph/error.h"
 
 namespace pipewright {
@@ -53,6 +54,12 @@ void MetricsFile::append(const std::string& line) {
     done += static_cast<size_t>(written);
   }
   bytes_ += static_cast<int64_t>(text.size());
+}
+
+void cut_file(const std::filesystem::path& file, int64_t bytes) {
+  if (::truncate(file.c_str(), bytes) != 0)
+    throw RunError(file.string() + ": cannot be written: " + std::strerror(errno));
+  sync_to_disk(file);
 }
 
 void MetricsFile::demand_in_place() const {
@@ -133,15 +140,18 @@ Part part_of(const Json& json, int64_t next_minibatch, int64_t evaluated_epochs)
   return first.is_number_integer() ? part(first < next_minibatch) : Part::kTorn;
 }
 
+using KeepLine = std::function<void(const MetricsLine&, int64_t begin)>;
+
 // The file's lines up to the first that is torn or none of metrics.jsonl, those with a wanted evaluation or
-// minibatch only. Returns the number behind the last minibatch before next_minibatch, -1 where there is none
-// or a gap.
+// minibatch only, with the byte at which each begins. Returns the number behind the last minibatch before
+// next_minibatch, -1 where there is none or a gap.
 int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                   const std::function<void(const MetricsLine&)>& keep, int64_t* told) {
+                   const KeepLine& keep, int64_t* told) {
   std::ifstream in(file);
-  int64_t expected = -1;
+  int64_t expected = -1, begin = 0, end = 0;
   std::string text;
-  while (std::getline(in, text) && !in.eof()) {  // a line without its end is torn
+  for (; std::getline(in, text) && !in.eof(); begin = end) {  // a line without its end is torn
+    end = begin + static_cast<int64_t>(text.size()) + 1;
     MetricsLine line{text, minibatch_of(text), {}};
     if (!line.minibatch) {
       try {
@@ -155,7 +165,7 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
     if (!line.minibatch) {
       const Part part = part_of(line.json, next_minibatch, evaluated_epochs);
       if (part == Part::kTorn) break;
-      if (part == Part::kKept) keep(line);
+      if (part == Part::kKept) keep(line, begin);
       continue;
     }
     const int64_t minibatch = line.minibatch->number;
@@ -164,21 +174,30 @@ int64_t read_lines(const std::filesystem::path& file, int64_t next_minibatch, in
     if (minibatch >= next_minibatch) continue;
     if (expected >= 0 && minibatch != expected) return -1;
     expected = minibatch + 1;
-    keep(line);
+    keep(line, begin);
   }
   return expected;
 }
 
 }  // namespace
 
-bool read_metrics_history(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                          const std::function<void(const MetricsLine&)>& keep, int64_t* told) {
-  const auto nothing = [](const MetricsLine&) {};
+MetricsHistory::MetricsHistory(std::filesystem::path file, int64_t next_minibatch, int64_t evaluated_epochs)
+    : file_(std::move(file)), next_minibatch_(next_minibatch), evaluated_epochs_(evaluated_epochs) {
+  std::optional<int64_t> kept = 0;
+  const auto measure = [&](const MetricsLine& line, int64_t begin) {
+    kept = kept == begin ? std::optional(begin + static_cast<int64_t>(line.text.size()) + 1) : std::nullopt;
+  };
+  const int64_t end = read_lines(file_, next_minibatch_, evaluated_epochs_, measure, &told_);
+  whole_ = end == next_minibatch_ || (next_minibatch_ == 0 && end < 0);
+  if (whole_) bytes_kept_ = kept;
+}
+
+void MetricsHistory::read(const std::function<void(const MetricsLine&)>& keep) const {
   int64_t ignored = 0;
-  const int64_t end = read_lines(file, next_minibatch, evaluated_epochs, nothing, told ? told : &ignored);
-  if (end != next_minibatch && (next_minibatch > 0 || end >= 0)) return false;
-  read_lines(file, next_minibatch, evaluated_epochs, keep, &ignored);
-  return true;
+  if (!whole_) return;
+  read_lines(
+      file_, next_minibatch_, evaluated_epochs_, [&](const MetricsLine& line, int64_t) { keep(line); },
+      &ignored);
 }
 
 }  // namespace pipewright

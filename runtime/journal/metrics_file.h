@@ -36,6 +36,9 @@ class MetricsFile {
   int64_t bytes_ = 0;     // of whole lines
 };
 
+/// Of the file its first so many bytes stay. RunError.
+void cut_file(const std::filesystem::path& file, int64_t bytes);
+
 /// A line of metrics.jsonl.
 struct MetricsLine {
   const std::string& text;  ///< without its end
@@ -49,14 +52,29 @@ struct MetricsLine {
   Json json;  ///< of other lines
 };
 
-/// Calls `keep` with each line of an interrupted run's metrics.jsonl that tells of the minibatches before
-/// `next_minibatch`, in order: their own lines, and those of evaluations before number
-/// `evaluated_epochs` or within an epoch at `next_minibatch` or before, wherever they stand. A torn line and
-/// all behind it, and what belongs to later minibatches, is left out. Returns false, and has called nothing,
-/// where the lines of minibatches are not without a gap up to `next_minibatch`. Lines of recoveries are kept
-/// all. `told`, if given, is set to the number behind the last minibatch of which the file tells. Reads line
-/// by line.
-bool read_metrics_history(const std::filesystem::path& file, int64_t next_minibatch, int64_t evaluated_epochs,
-                          const std::function<void(const MetricsLine&)>& keep, int64_t* told = nullptr);
+/// The lines of an interrupted run's metrics.jsonl that tell of the minibatches before `next_minibatch`:
+/// their own, and those of evaluations before number `evaluated_epochs` or within an epoch at
+/// `next_minibatch` or before, wherever they stand. A torn line and all behind it, and what belongs to later
+/// minibatches, is left out. Lines of recoveries are kept all. Nothing is kept where the lines of minibatches
+/// are not without a gap up to `next_minibatch`. Reads line by line.
+class MetricsHistory {
+ public:
+  MetricsHistory(std::filesystem::path file, int64_t next_minibatch, int64_t evaluated_epochs);
+  /// Calls `keep` with each line that is kept, in order.
+  void read(const std::function<void(const MetricsLine&)>& keep) const;
+
+  bool whole() const { return whole_; }  ///< there is no gap
+  /// The number behind the last minibatch of which the file tells.
+  int64_t told() const { return told_; }
+  /// What is kept are the first so many bytes of the file; nothing: lines that are left out stand between.
+  std::optional<int64_t> bytes_kept() const { return bytes_kept_; }
+
+ private:
+  const std::filesystem::path file_;
+  const int64_t next_minibatch_, evaluated_epochs_;
+  bool whole_ = false;
+  int64_t told_ = 0;
+  std::optional<int64_t> bytes_kept_ = 0;
+};
 
 }  // namespace pipewright

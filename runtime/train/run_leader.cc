@@ -150,6 +150,8 @@ void RunLeader::add_past(JournalSettings& settings) const {
   }
   if (goes_on()) {
     settings.past = folder_ / "metrics.jsonl";
+    // A rank 0 that was cut off on another host may come back and write on.
+    settings.past_is_ours = hosts_of_kept_state(folder_).size() == 1;
   } else if (job.resume) {
     settings.past =
         std::filesystem::absolute(job.resume->folder).parent_path().parent_path() / "metrics.jsonl";

@@ -239,7 +239,7 @@ TrainedModel written_model(const Job& job, const std::filesystem::path& run_fold
   TrainedModel model;
   const int64_t end = checkpoint.manifest.next_minibatch;
   const auto file = run_folder / "metrics.jsonl";
-  read_metrics_history(file, end, 0, [&](const MetricsLine& line) {
+  MetricsHistory(file, end, 0).read([&](const MetricsLine& line) {
     if (line.minibatch && line.minibatch->number >= first) model.losses.push_back(line.minibatch->loss);
   });
   if (static_cast<int64_t>(model.losses.size()) != end - first) {

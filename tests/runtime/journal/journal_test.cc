@@ -2,6 +2,8 @@
 
 #include <malloc.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -9,6 +11,7 @@
 #include <filesystem>
 #include <functional>
 #include <random>
+#include <thread>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -47,9 +50,9 @@ EvaluatedMinibatch mean_of_samples(int64_t minibatch, double loss, int64_t corre
 std::vector<std::string> history_of(const std::filesystem::path& file, int64_t next_minibatch,
                                     int64_t evaluated_epochs) {
   std::vector<std::string> lines;
-  const bool whole = read_metrics_history(file, next_minibatch, evaluated_epochs,
-                                          [&](const MetricsLine& line) { lines.push_back(line.text); });
-  CHECK((whole || lines.empty()));
+  const MetricsHistory history(file, next_minibatch, evaluated_epochs);
+  history.read([&](const MetricsLine& line) { lines.push_back(line.text); });
+  CHECK((history.whole() || lines.empty()));
   return lines;
 }
 
@@ -452,6 +455,86 @@ TEST_CASE("message thread: messages are taken in order, nobody who puts one wait
   CHECK(error_of([&] { failing.put(0, TraceDocument{"4"}); }) == "the disk is full");
   CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
   CHECK(error_of([&] { failing.finish(); }) == "the disk is full");
+}
+
+TEST_CASE("journal: its own past is cut where lines are left out at its end, and copied where between") {
+  const TemporaryFolder folder;
+  {
+    Journal journal(settings_in(folder));
+    for (int64_t k = 0; k < 11; ++k) {
+      journal.take(0, MinibatchLoss{k, 1.0 / (3 + k), 0.25 * (k + 1)});
+      for (int64_t i = 0; k == 9 && i < 3; ++i)
+        journal.take(0, EvaluationPart{0, 0, mean_of_samples(i, 0.5, 1, 2, 10)});
+    }
+  }
+  const auto file = folder / "metrics.jsonl";
+  const std::string before = read_file(file);
+  const bool torn = GENERATE(false, true);
+  if (torn) write_file(file, before + R"({"minibatch":11,"epo)");
+  std::filesystem::create_hard_link(file, folder / "same");
+  JournalSettings settings = settings_in(folder);
+  settings.past = file;
+  settings.past_is_ours = true;
+  settings.evaluated_epochs = 1;
+  const auto go_on_from = [&](int64_t minibatch) {
+    settings.next_minibatch = minibatch;
+    settings.recovery = RecoverySummary{1, minibatch, 0, "lost", "memory", 1, 0};
+    Journal journal(settings);
+    journal.take(0, MinibatchLoss{minibatch, 0.5, 1});
+    CHECK(journal.summary().recoveries.at(0).again_minibatches == 11 - minibatch);
+    return read_file(file);
+  };
+  SECTION("between: the evaluation stands behind the line of minibatch 9, which is left out") {
+    CHECK_FALSE(MetricsHistory(file, 9, 1).bytes_kept());
+    const std::string after = go_on_from(9);
+    CHECK_FALSE(std::filesystem::equivalent(file, folder / "same"));
+    CHECK(after.find("evaluation") == after.rfind("evaluation"));
+    CHECK(after.find("{\"minibatch\":9,") > after.find("evaluation"));
+  }
+  SECTION("at the end") {
+    const auto kept = before.find("{\"minibatch\":10,");
+    CHECK(MetricsHistory(file, 10, 1).bytes_kept() == kept);
+    const std::string after = go_on_from(10);
+    CHECK(std::filesystem::equivalent(file, folder / "same"));
+    CHECK(after.substr(0, kept) == before.substr(0, kept));
+    CHECK(after.compare(kept, 12, "{\"recovery\":") == 0);
+    CHECK(lines_of(folder).size() == 13);
+  }
+  SECTION("nothing is left out") {
+    const std::string after = go_on_from(11);
+    CHECK(std::filesystem::equivalent(file, folder / "same"));
+    CHECK(after.substr(0, before.size()) == before);
+    CHECK(lines_of(folder).size() == 14);
+  }
+}
+
+TEST_CASE("journal: a kill while its own past is cut leaves it as it was, or as it is then") {
+  const TemporaryFolder folder;
+  const auto file = folder / "metrics.jsonl";
+  {
+    Journal journal(settings_in(folder));
+    for (int64_t k = 0; k < 20000; ++k) journal.take(0, MinibatchLoss{k, 1.0 / (3 + k), 1});
+  }
+  const std::string before = read_file(file);
+  const std::string cut = before.substr(0, before.find("{\"minibatch\":19000,"));
+  std::mt19937_64 random(3);
+  for (int i = 0; i < 20; ++i) {
+    write_file(file, before);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      JournalSettings settings = settings_in(folder);
+      settings.past = file;
+      settings.past_is_ours = true;
+      settings.next_minibatch = 19000;
+      { Journal journal(settings); }
+      ::_exit(0);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40000));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const std::string after = read_file(file);
+    CHECK((after == before || after == cut));
+  }
 }
 
 TEST_CASE("journal: a loss that is not a number is written as null") {
