@@ -1,15 +1,20 @@
 // `check`: would the plan run, on these devices?
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "graph/command_line.h"
 #include "graph/error.h"
+#include "graph/nearest.h"
+#include "graph/run.h"
+#include "graph/spec.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/cost/kept_memory.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
@@ -41,6 +46,36 @@ void check_changes(const po::variables_map& values, const PlanSequence& sequence
   std::cout << "\n";
 }
 
+// With --on-loss: do hosts keep copies for each other?
+std::optional<bool> copies_for_losses(const po::variables_map& values) {
+  const bool copies = in_range(values, "copies", 0, 1) == 1;
+  if (values.count("on-loss") == 0) return std::nullopt;
+  const std::string on_loss = parse_spec(values["on-loss"].as<std::string>(), "--on-loss").name;
+  if (on_loss != "restart" && on_loss != "continue")
+    throw InputError("--on-loss: got " + in_quotes(on_loss) + "; expected restart or continue" +
+                     suggestion(on_loss, {"restart", "continue"}));
+  return copies;
+}
+
+// What comes to the memory of hosts where the run goes on after a loss.
+std::string kept_text(bool copies, const Plan& plan, const Prediction& prediction, const Topology& topology) {
+  const auto hosts = kept_by_host(plan, prediction, topology, copies);
+  const auto fullest = std::max_element(
+      hosts.begin(), hosts.end(), [](const KeptOnHost& a, const KeptOnHost& b) { return a.bytes < b.bytes; });
+  int64_t state = 0;
+  for (const StagePrediction& stage : prediction.stages) state += kept_bytes(stage.memory);
+  const int64_t pending = most_pending_states(state);
+  const auto text = [&](int64_t states) {
+    return format_bytes(static_cast<double>(states * fullest->bytes));
+  };
+  return text(1) + " of each state for lost ranks" +
+         (hosts.size() == 1 ? std::string()
+                            : " on the fullest of " + std::to_string(hosts.size()) + " hosts" +
+                                  (copies ? ", with its neighbour's copy" : "")) +
+         "; in /dev/shm " + text(2) + " of the last two, and up to " + text(2 + pending) + " while " +
+         std::to_string(pending) + " more are being written";
+}
+
 }  // namespace
 
 void run_check(const Arguments& arguments) {
@@ -48,10 +83,13 @@ void run_check(const Arguments& arguments) {
   add_plan_options(&options);
   add_changes_option(&options);
   options.add_options()("minibatches", po::value<int64_t>(),
-                        "of the run of --changes; default: 1000 behind the last change");
+                        "of the run of --changes; default: 1000 behind the last change")(
+      "on-loss", po::value<std::string>(), "of the run, restart or continue: what hosts keep for lost ranks")(
+      "copies", po::value<int64_t>()->default_value(Run().recovery.copies), "of the run, with --on-loss");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer check --plan FILE [--profile FILE] "
                                                  "[--topology FILE | --memory 16GiB] [--changes FILE]");
+  const std::optional<bool> copies = copies_for_losses(values);
   const Plan plan = read_plan(values);
   demand_training_plan(plan);
   const int64_t width = output_width(values);
@@ -80,6 +118,7 @@ void run_check(const Arguments& arguments) {
   if (values.count("profile") == 0) {
     for (const char* what : {"cover", "order", "tied", "placement", "memory"})
       say(what, "not checked: no --profile");
+    if (copies) say("kept", "not known: no --profile");
     if (values.count("changes") != 0) {
       say("changes", "ok: " + std::to_string(sequence.plans.size() - 1) +
                          " plans that run by themselves; not priced: no --profile");
@@ -101,6 +140,7 @@ void run_check(const Arguments& arguments) {
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
           " of tensors on a rank" +
           (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
+  if (copies) say("kept", kept_text(*copies, plan, prediction, inputs.topology));
   if (values.count("changes") != 0) check_changes(values, sequence, inputs);
   if (inputs.profile.device.rfind("cpu", 0) == 0)
     say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");

@@ -7,13 +7,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/pipeline_rules.h"
 #include "graph/regular_file.h"
 #include "graph/units.h"
+#include "optimizer/cost/stage_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/stage/partition.h"
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
@@ -93,12 +97,25 @@ std::vector<KeptAttempt> list_kept_attempts(const fs::path& place) {
   return attempts;
 }
 
-int64_t most_pending_states(int64_t bytes) {
-  constexpr int64_t kPendingBytes = int64_t{256} << 20, kLeast = 4, kMost = 64;
-  return std::clamp(kPendingBytes / std::max<int64_t>(1, bytes), kLeast, kMost);
+int64_t kept_state_bytes(const Graph& graph, const Plan& plan, int64_t slots) {
+  CostInputs rules;
+  rules.weights = weight_rule_named(plan.weights);
+  rules.pipeline_depth = plan.stages.front().in_flight;
+  const auto interfaces = partition(graph, plan);
+  int64_t bytes = 0;
+  for (size_t s = 0; s < interfaces.size(); ++s) {
+    std::set<std::string> read;
+    for (const size_t node : interfaces[s].nodes)
+      for (const std::string& name : graph.nodes[node].reads()) read.insert(name);
+    const int64_t copies = 1 + slots + further_versions(plan.stages[s].in_flight, rules);
+    for (const Parameter& parameter : graph.parameters)
+      if (read.count(parameter.name) != 0)
+        bytes += (parameter.trainable ? copies : 1) * parameter.type.bytes();
+    for (const Buffer& buffer : graph.buffers)
+      if (read.count(buffer.name) != 0) bytes += buffer.type.bytes();
+  }
+  return bytes;
 }
-
-int64_t room_for_states(int64_t bytes) { return (2 + most_pending_states(bytes)) * bytes; }
 
 void ensure_kept_place(const fs::path& place, int64_t bytes) {
   std::error_code error;

@@ -14,6 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "graph/graph.h"
+#include "graph/plan.h"
+
 namespace pipewright {
 
 /// RUN/.kept-HOST of the host of this process (this_process()): a link into its memory (/dev/shm), or a
@@ -37,14 +40,9 @@ struct KeptAttempt {
 /// Those that there are, by falling number.
 std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 
-/// So many states of so many bytes may be not whole yet at a time (CheckpointSeries). Rank 0 hears within a
-/// few tenths of a second that the ranks have written their parts. Where minibatches are quick the next ones
-/// are begun meanwhile, so that nobody waits: as many as take no more memory than a small model may well
-/// have.
-int64_t most_pending_states(int64_t bytes);
-/// What a host may need for states of so many bytes: the whole one, those that are pending, and the one
-/// before, whose files are overwritten next.
-int64_t room_for_states(int64_t bytes);
+/// What all ranks together write of one state (optimizer/cost/kept_memory.h), with so many slots of the
+/// optimizer.
+int64_t kept_state_bytes(const Graph& graph, const Plan& plan, int64_t slots);
 
 /// Makes this host's place, if it is not there, or leads nowhere because the host has been started anew: in
 /// memory if that has room for `bytes`, else beside the run, with a line on standard error that says why.

@@ -9,6 +9,7 @@
 #include "graph/atomic_file.h"
 #include "graph/digest.h"
 #include "graph/error.h"
+#include "optimizer/cost/kept_memory.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/file_stream.h"
 #include "runtime/checkpoint/host_ring.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/cost/kept_memory.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/job/recovery_policy.h"
 #include "runtime/stage/streams.h"
@@ -45,17 +46,10 @@ void RunCheckpoints::settle() noexcept {
   for_each([](CheckpointSeries& series) { series.settle(); });
 }
 
-// Of one state that is kept: weights, what the optimizer keeps, and older versions of weights.
 int64_t RunCheckpoints::kept_bytes() const {
   const Job& job = settings_.job;
-  int64_t weights = 0, others = 0;
-  for (const Parameter& parameter : job.model.graph.parameters) weights += parameter.type.bytes();
-  for (const Buffer& buffer : job.model.graph.buffers) others += buffer.type.bytes();
-  const auto slots = static_cast<int64_t>(slot_names(job.run.optimizer).size());
-  int64_t versions = 0;
-  for (const Stage& stage : job.plan_of(job.generation_at(settings_.first_minibatch)).stages)
-    versions = std::max(versions, stage.in_flight - 1);
-  return (1 + slots + versions) * weights + others;
+  return kept_state_bytes(job.model.graph, job.plan_of(job.generation_at(settings_.first_minibatch)),
+                          static_cast<int64_t>(slot_names(job.run.optimizer).size()));
 }
 
 // The first rank of every host makes it, before any writes there.

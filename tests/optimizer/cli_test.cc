@@ -169,6 +169,11 @@ TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not 
   REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
   CHECK(cli.run("check --plan p.json").code == 0);
   CHECK(cli.run("check --plan p.json --profile profile.json").code == 0);
+  const Outcome kept = cli.run("check --plan p.json --profile profile.json --on-loss restart");
+  CHECK_THAT(kept.out, Catch::Contains("\nkept      ") && Catch::Contains("of each state for lost ranks"));
+  CHECK_THAT(
+      cli.run("check --plan p.json --profile profile.json --on-loss restrat").error,
+      Catch::Contains("--on-loss: got \"restrat\"; expected restart or continue; did you mean 'restart'?"));
   const Outcome small = cli.run("check --plan p.json --profile profile.json --memory 1kB");
   CHECK(small.code == 4);
   CHECK_THAT(small.error, Catch::Contains("needs") && Catch::Contains("the limit is"));

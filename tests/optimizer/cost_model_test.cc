@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
+#include "optimizer/cost/kept_memory.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
@@ -657,6 +658,43 @@ TEST_CASE("Which topologies are more than one level of equal devices") {
   topology = flat_topology(2, 1e9, 0, 100);
   topology.devices = {{"a", 1, 50}, {"b", 1, 0}};
   CHECK(memory_limit_bytes(topology) == 50);
+}
+
+TEST_CASE("What hosts keep for lost ranks: what their ranks write, and their neighbour's copy") {
+  // Three stages of a weight, buffers, an optimizer's slot and older versions; the second has replicas.
+  Plan plan;
+  plan.world_size = 4;
+  plan.stages.resize(3);
+  plan.stages[0].ranks = {0};
+  plan.stages[1].ranks = {1, 2};
+  plan.stages[2].ranks = {3};
+  Prediction prediction;
+  prediction.stages.resize(3);
+  for (StagePrediction& stage : prediction.stages) {
+    stage.memory = {};
+    stage.memory.weights_bytes = 1000;
+    stage.memory.optimizer_bytes = 900;
+    stage.memory.activations_bytes = 1 << 20;  // no part of a state
+  }
+  prediction.stages[0].memory.versions_bytes = 1800;
+  prediction.stages[1].memory.versions_bytes = 800;
+  Topology topology = flat_topology(4, 1e9, 1e-6, 0);
+  const auto bytes = [&](bool copies) {
+    std::vector<int64_t> by_host;
+    for (const KeptOnHost& host : kept_by_host(plan, prediction, topology, copies))
+      by_host.push_back(host.bytes);
+    return by_host;
+  };
+  CHECK(bytes(true) == std::vector<int64_t>{3700 + 2700 + 1900});
+  // Two devices a host: the second replica of stage 1 writes half of its versions.
+  topology.levels[0].count = 2;
+  topology.levels.push_back(topology.levels[0]);
+  CHECK(bytes(false) == std::vector<int64_t>{3700 + 2300, 400 + 1900});
+  CHECK(bytes(true) == std::vector<int64_t>{8300, 8300});
+  topology.devices = {{"a"}, {"b"}, {"c"}, {"a"}};
+  CHECK(bytes(false) == std::vector<int64_t>{3700 + 1900, 2300, 400});
+  CHECK(bytes(true) == std::vector<int64_t>{5600 + 400, 2300 + 5600, 400 + 2300});
+  CHECK(room_for_states(int64_t{100} << 20) == (int64_t{600} << 20));
 }
 
 TEST_CASE("Sizes beyond any machine are refused, not overflown") {
