@@ -114,6 +114,77 @@ TEST_CASE("Slurm's environment places the ranks") {
   CHECK(summary_of(folder).ranks.size() == 3);
 }
 
+// What `scontrol requeue`, torchrun --max-restarts and systemd's Restart do: all ranks of the job end, of
+// whatever, and are started again as they were.
+TEST_CASE("ranks that a scheduler starts again with --resume latest end with the weights of a quiet run") {
+  const TemporaryFolder folder;
+  write_launched_plan(folder, {1, 1});
+  const auto start = [&](const std::string& name, int rank) {
+    const std::vector<std::string> words = {program("runtime"),
+                                            "train",
+                                            "--model",
+                                            kEndlessModel,
+                                            "--data",
+                                            "synthetic-images:image=8,samples=128",
+                                            "--batch-size",
+                                            "8",
+                                            "--minibatches",
+                                            "8000",
+                                            "--momentum",
+                                            "0.9",
+                                            "--plan",
+                                            (folder / "plan.json").string(),
+                                            "--output",
+                                            (folder / name).string(),
+                                            "--resume",
+                                            "latest",
+                                            "--checkpoint-every-minibatches",
+                                            "100",
+                                            "--timeout",
+                                            "10s"};
+    const std::string log = name + "-" + std::to_string(rank);
+    return std::make_unique<Process>(
+        words, folder / (log + ".out"), folder / (log + ".err"),
+        std::map<std::string, std::string>{{"SLURM_PROCID", std::to_string(rank)},
+                                           {"SLURM_NTASKS", "2"},
+                                           {"SLURM_LOCALID", std::to_string(rank)},
+                                           {"SLURM_JOB_ID", std::to_string(::getpid())},
+                                           {"SLURM_STEP_ID", "0"},
+                                           {"SLURM_STEP_NODELIST", "localhost"}});
+  };
+  struct Round {
+    int signal = 0;  // 0: they come to their end
+    int to = 0;      // a rank; -1: all
+    int code = 0;    // of the other
+  };
+  const auto train = [&](const std::string& name, const std::vector<Round>& rounds) {
+    const auto metrics = folder / name / "metrics.jsonl";
+    for (const Round& round : rounds) {
+      const size_t before = complete_lines(metrics).size();
+      std::vector<std::unique_ptr<Process>> ranks;
+      for (const int rank : {0, 1}) ranks.push_back(start(name, rank));
+      if (round.signal != 0) {
+        REQUIRE(eventually(90s, [&] {
+          const size_t lines = complete_lines(metrics).size();
+          return lines > before + 300 || ranks[0]->wait(0ms) != Process::kRunning;
+        }));
+        for (int rank = 0; rank < 2; ++rank)
+          if (round.to < 0 || round.to == rank) ranks[static_cast<size_t>(rank)]->signal(round.signal);
+      }
+      for (int rank = 0; rank < 2; ++rank) {
+        const int code = ranks[static_cast<size_t>(rank)]->wait(120s);
+        CAPTURE(name, round.signal, round.to, rank, ranks[static_cast<size_t>(rank)]->error());
+        CHECK(code == (round.to == rank ? 128 + round.signal : round.code));
+      }
+    }
+  };
+  train("quiet", {{}});
+  train("run", {{SIGKILL, 1, 5}, {SIGTERM, -1, 143}, {SIGKILL, 0, 5}, {}});
+  CHECK(read_file(folder / "run" / "model.safetensors") == read_file(folder / "quiet" / "model.safetensors"));
+  CHECK(complete_lines(folder / "run" / "metrics.jsonl").size() ==
+        complete_lines(folder / "quiet" / "metrics.jsonl").size());
+}
+
 TEST_CASE("launch: a signal before there are ranks ends it with the signal's code, and a line that says so") {
   const TemporaryFolder folder;
   write_launched_plan(folder, {1, 1});
