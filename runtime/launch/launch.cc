@@ -5,13 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <utility>
 
@@ -30,8 +28,8 @@
 #include "runtime/launch/cores.h"
 #include "runtime/launch/hosts.h"
 #include "runtime/launch/join.h"
-#include "runtime/launch/rank_output.h"
 #include "runtime/launch/rank_process.h"
+#include "runtime/launch/rank_processes.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/transport/open_files.h"
 #include "runtime/transport/signed_store.h"
@@ -74,18 +72,6 @@ std::string job_secret() {
   return given && *given ? given : new_secret();
 }
 
-// One rank's process (or the remote shell that runs it) and the pipe that carries its output.
-struct Child {
-  Slot slot = 0;
-  int64_t rank = 0;
-  std::string host;  // "" = this one
-  pid_t pid = -1;
-  int output = -1;  // reading end; -1 when the rank has closed it
-  std::ofstream log;
-  bool running = false;
-  int status = 0;  // as waitpid gives it
-};
-
 double unix_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -97,6 +83,7 @@ class Launcher {
         settings_(settings),
         folder_(job.run.output),
         secret_(job_secret()),
+        processes_(settings, secret_, folder_, /*hidden=*/settings.command == "train"),
         recovery_(settings.command == "train" ? job.run.recovery.on_loss : "end"),
         attempts_(rules_of(job, recovery_)) {
     const int64_t slots = job.world_size() + (recovers() ? job.run.recovery.spares : 0);
@@ -140,11 +127,9 @@ class Launcher {
       for (size_t slot = 0; slot < hosts_.size(); ++slot) take(SlotAdded{static_cast<Slot>(slot)});
       take(Begun{});
       while (!end_) supervise();
-      drain_output();
+      processes_.drain_output(/*wait=*/attempts_.ended());
     } catch (...) {
-      end_all(SIGKILL);
-      for (const Child& child : children_)
-        if (child.running) waitpid(child.pid, nullptr, 0);
+      processes_.end();
       take_logs_home();
       save_state();
       throw;
@@ -167,10 +152,6 @@ class Launcher {
     demand_open_files(32 + 6 * ranks, "starting " + std::to_string(ranks) + " ranks");
     return Store::serve(0, "pipewright/0", secret, address);
   }
-  // Until the ranks have begun, which rank 0 says when it has made room, rank-*.log are an earlier run's.
-  std::filesystem::path log_of(int64_t rank) const {
-    return logs_ / ((logs_are_hidden_ ? ".rank-" : "rank-") + std::to_string(rank) + ".log");
-  }
   bool recovers() const { return recovery_.on_loss() != OnLoss::kEnd; }
 
   // attempts: from one start of the ranks to the next
@@ -186,25 +167,16 @@ class Launcher {
   void follow(const Failure& failure);
   std::string join(const JoinRequest& request);
 
-  void start(int64_t rank, Slot slot);
-  std::vector<std::string> variables_of(int64_t rank) const;
-  std::pair<int64_t, int64_t> local_place(int64_t rank) const;
+  RankPlaces places() const;
   void supervise();
-  void drain_output();
   bool have_begun() { return store_ && Board(*store_).has_begun(); }
   bool began_or_has_begun() { return began_ || have_begun(); }
   void take_logs_home();
-  void move_logs(const std::filesystem::path& folder);
-  void read_output(Child& child);
-  bool more_output(const Child& child) const;
   void reap();
-  std::vector<size_t> newly_ended();
-  void note_end(Child& child);
+  void note_end(size_t index);
   Ending ending_of(const Child& child) const;
   std::string words_about(int64_t rank);
   void tell_interruption();
-  void end_all(int signal);
-  void signal_rank(const Child& child, int signal);
   bool host_answers(const std::string& host) const;
   std::filesystem::path save_state();
   int ended_by_signal() const;
@@ -214,23 +186,20 @@ class Launcher {
   const LaunchSettings& settings_;
   const std::filesystem::path folder_;
   const std::string secret_;
+  RankProcesses processes_;
   const RecoveryPolicy recovery_;
   Attempts attempts_;
   std::vector<std::string> hosts_;  // by slot; "" = this one
   std::optional<EndJob> end_;
   std::optional<RunFolderLock> lock_;
-  std::filesystem::path logs_ = folder_;
-  bool logs_are_hidden_ = settings_.command == "train";
-  bool began_ = false;   // an attempt has made the run folder its own
-  WithoutErrors shown_;  // of rank 0
+  bool began_ = false;  // an attempt has made the run folder its own
   Clock::time_point looked_{};
   const double job_began_at_seconds_ = unix_seconds();
 
   // Of the attempt under way, or the last.
   std::optional<Store> store_;
   int64_t attempt_ = 0;
-  std::vector<Slot> slots_;  // by rank
-  std::vector<Child> children_;
+  std::vector<Slot> slots_;         // by rank
   std::optional<Failure> failure_;  // the first
   double lost_at_seconds_ = 0;      // Unix time
   bool stopping_ = false;           // we end it
@@ -252,7 +221,7 @@ std::optional<Plan> Launcher::plan_of(int64_t slots) const {
 }
 
 void Launcher::carry_out(const StartAttempt& start) {
-  drain_output();
+  processes_.drain_output(/*wait=*/false);
   if (have_begun()) began_ = true;
   slots_ = start.slots;
   attempt_ = start.attempt;
@@ -264,14 +233,12 @@ void Launcher::carry_out(const StartAttempt& start) {
       return;
     }
   }
-  children_.clear();
   failure_.reset();
-  shown_ = WithoutErrors();
   stopping_ = false;
   end_by_.reset();
   store_.reset();  // whoever is late finds nothing any more
   store_ = serve_for(static_cast<int64_t>(slots_.size()), secret_, address_for_ranks(settings_));
-  for (size_t rank = 0; rank < slots_.size(); ++rank) this->start(static_cast<int64_t>(rank), slots_[rank]);
+  processes_.start(places());
   for (size_t unused = slots_.size(); unused < start.slots.size(); ++unused)
     take(ProcessEnded{attempt_, start.slots[unused], Ending::kDone});
 }
@@ -306,15 +273,15 @@ void Launcher::carry_out(const StopAttempt& stop) {
   stopping_ = true;
   if (stop.drain) {
     end_by_ = Clock::now() + kCheckpointPatience;
-    const auto one =
-        std::find_if(children_.begin(), children_.end(), [](const Child& child) { return child.running; });
-    if (one != children_.end()) signal_rank(*one, SIGTERM);  // that one tells the others
+    const auto one = std::find_if(processes_.all().begin(), processes_.all().end(),
+                                  [](const Child& child) { return child.running; });
+    if (one != processes_.all().end()) processes_.signal_rank(*one, SIGTERM, *store_);  // it tells the others
     return;
   }
   if (failure_) Board(*store_).announce_failure(*failure_);
   for (const bool here : {true, false})  // other hosts may be slow to answer
-    for (const Child& child : children_)
-      if (child.running && child.host.empty() == here) signal_rank(child, SIGKILL);
+    for (const Child& child : processes_.all())
+      if (child.running && child.host.empty() == here) processes_.signal_rank(child, SIGKILL, *store_);
   end_by_ = Clock::now() + 10s;  // for remote shells
 }
 
@@ -365,75 +332,20 @@ std::string Launcher::join(const JoinRequest& request) {
 
 // The processes of an attempt.
 
-// Which of the ranks of its host it is, and how many there are.
-std::pair<int64_t, int64_t> Launcher::local_place(int64_t rank) const {
-  const auto host_of = [this](size_t other) { return hosts_[static_cast<size_t>(slots_[other])]; };
-  std::pair<int64_t, int64_t> place{0, 0};
-  for (size_t other = 0; other < slots_.size(); ++other) {
-    if (host_of(other) != host_of(static_cast<size_t>(rank))) continue;
-    if (static_cast<int64_t>(other) < rank) ++place.first;
-    ++place.second;
-  }
-  return place;
-}
-
-// NAME=VALUE: what a rank's environment has beside ours.
-std::vector<std::string> Launcher::variables_of(int64_t rank) const {
-  const std::string& host = hosts_[static_cast<size_t>(slots_[static_cast<size_t>(rank)])];
-  const auto [local_rank, local_ranks] = local_place(rank);
-  std::vector<std::string> variables;
-  const auto set = [&](const std::string& name, const std::string& value) {
-    variables.push_back(name + "=" + value);
-  };
-  set("RANK", std::to_string(rank));
-  set("LOCAL_RANK", std::to_string(local_rank));
-  set("LOCAL_WORLD_SIZE", std::to_string(local_ranks));
-  set("WORLD_SIZE", std::to_string(slots_.size()));
-  set("MASTER_ADDR", address_for_ranks(settings_));
-  set("MASTER_PORT", std::to_string(store_->port()));
-  set("PIPEWRIGHT_STORE_IS_SERVED", "1");
-  if (attempt_ > 0) set(kAttemptVariable, std::to_string(attempt_));
-  if (host.empty()) {
-    set(kLauncherVariable, std::to_string(getpid()));
-  } else {
-    set("PIPEWRIGHT_HOST", host);
-  }
-  // Idle OpenMP threads that spin would steal the cores of other ranks.
-  if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::to_string(job_.run.threads));
-  if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
-  if (settings_.pin && job_.run.threads == 1)
-    set(kPinVariable, std::to_string(local_rank) + "/" + std::to_string(local_ranks));
-  return variables;
-}
-
-void Launcher::start(int64_t rank, Slot slot) {
-  Child child;
-  child.slot = slot;
-  child.rank = rank;
-  child.host = hosts_[static_cast<size_t>(slot)];
-  const auto log = log_of(rank);
-  child.log.open(log, attempt_ == 0 ? std::ios::trunc : std::ios::app);
-  if (!child.log) throw RunError(log.string() + ": cannot be written: " + std::strerror(errno));
-  const RankProcess process =
-      start_rank({rank, child.host, settings_.command, settings_.arguments, variables_of(rank), secret_,
-                  settings_.remote_shell, settings_.results});
-  child.pid = process.pid;
-  child.output = process.output;
-  child.running = true;
-  children_.push_back(std::move(child));
+RankPlaces Launcher::places() const {
+  RankPlaces places{attempt_,       slots_,           {},           address_for_ranks(settings_),
+                    store_->port(), job_.run.threads, settings_.pin};
+  for (const Slot slot : slots_) places.hosts.push_back(hosts_[static_cast<size_t>(slot)]);
+  return places;
 }
 
 void Launcher::supervise() {
-  std::vector<pollfd> waiting;
-  for (const Child& child : children_) waiting.push_back({child.output, POLLIN, 0});
-  poll(waiting.data(), waiting.size(), 50);
-  for (size_t i = 0; i < children_.size(); ++i) {
-    if (waiting[i].revents != 0) read_output(children_[i]);
-  }
-  if (logs_are_hidden_ && have_begun()) move_logs(folder_);
+  processes_.take_output();
+  // Before they have begun, which rank 0 says when it has made room, rank-*.log are an earlier run's.
+  if (processes_.logs_are_hidden() && have_begun()) processes_.show_logs(folder_);
   if (received_signal != 0 && !passed_on_) {
     passed_on_ = true;
-    end_all(received_signal);
+    processes_.signal_all(received_signal);
     if (!settings_.hosts.empty()) tell_interruption();
     if (!end_by_) end_by_ = Clock::now() + (job_.run.checkpoint.on_signal ? kCheckpointPatience : 10s);
     take(Interrupted{});
@@ -447,98 +359,35 @@ void Launcher::supervise() {
   }
   if (end_by_ && Clock::now() > *end_by_) {
     end_by_ = Clock::now() + 10s;
-    end_all(SIGKILL);
+    processes_.signal_all(SIGKILL);
   }
-}
-
-// All ranks have ended: what they have still written. A grandchild that holds a pipe open must not keep the
-// launcher.
-void Launcher::drain_output() {
-  const auto until = Clock::now() + 1s;
-  for (Child& child : children_) {
-    while (child.output >= 0 && (more_output(child) || (attempts_.ended() && Clock::now() < until))) {
-      if (more_output(child)) {
-        read_output(child);
-      } else {
-        poll(nullptr, 0, 5);
-      }
-    }
-    if (child.output >= 0) close(std::exchange(child.output, -1));
-  }
-}
-
-// The streams go on writing into the files.
-void Launcher::move_logs(const std::filesystem::path& folder) {
-  for (const Child& child : children_) {
-    const auto from = log_of(child.rank);
-    const auto to = folder / ("rank-" + std::to_string(child.rank) + ".log");
-    std::error_code error;
-    std::filesystem::rename(from, to, error);
-    if (!error) continue;
-    std::filesystem::copy_file(from, to, std::filesystem::copy_options::overwrite_existing, error);
-    std::filesystem::remove(from, error);
-  }
-  logs_ = folder;
-  logs_are_hidden_ = false;
 }
 
 // All ranks have ended. Where they never began, and an earlier run's logs are in the folder, these stay.
 void Launcher::take_logs_home() {
-  if (!logs_are_hidden_) return;
-  if (began_or_has_begun() || !holds_earlier_run(folder_)) return move_logs(folder_);
+  if (!processes_.logs_are_hidden()) return;
+  if (began_or_has_begun() || !holds_earlier_run(folder_)) return processes_.show_logs(folder_);
   std::string beside = (std::filesystem::temp_directory_path() / "pipewright-start-XXXXXX").string();
-  if (mkdtemp(beside.data()) != nullptr) move_logs(beside);
-}
-
-void Launcher::read_output(Child& child) {
-  std::array<char, 65536> buffer;
-  const ssize_t got = read(child.output, buffer.data(), buffer.size());
-  if (got < 0 && errno == EINTR) return;
-  if (got <= 0) {
-    close(child.output);
-    child.output = -1;
-    return;
-  }
-  child.log.write(buffer.data(), got);
-  child.log.flush();
-  if (child.rank == 0) {
-    std::cerr << shown_.take({buffer.data(), static_cast<size_t>(got)}) << std::flush;
-  }
-}
-
-// Something to read now, or the end.
-bool Launcher::more_output(const Child& child) const {
-  pollfd waiting{child.output, POLLIN, 0};
-  return poll(&waiting, 1, 0) == 1;
-}
-
-std::vector<size_t> Launcher::newly_ended() {
-  std::vector<size_t> ended;
-  for (size_t i = 0; i < children_.size(); ++i) {
-    Child& child = children_[i];
-    if (!child.running || waitpid(child.pid, &child.status, WNOHANG) == 0) continue;
-    child.running = false;
-    ended.push_back(i);
-  }
-  return ended;
+  if (mkdtemp(beside.data()) != nullptr) processes_.show_logs(beside);
 }
 
 void Launcher::reap() {
-  std::vector<size_t> ended = newly_ended();
-  const auto is_lost = [this](size_t i) { return ending_of(children_[i]) == Ending::kLost; };
+  const std::vector<Child>& children = processes_.all();
+  std::vector<size_t> ended = processes_.newly_ended();
+  const auto is_lost = [this](size_t i) { return ending_of(processes_.all()[i]) == Ending::kLost; };
   if (recovery_.on_loss() == OnLoss::kContinue && !stopping_ &&
       std::any_of(ended.begin(), ended.end(), is_lost)) {
     // Ranks that were killed together: behind the first loss we kill the others ourselves, and who was lost
     // before cannot be told any more.
     poll(nullptr, 0, 20);
-    for (const size_t i : newly_ended()) ended.push_back(i);
+    for (const size_t i : processes_.newly_ended()) ended.push_back(i);
     bool first = true;
     for (const size_t i : ended)
-      if (is_lost(i) && !std::exchange(first, false)) take(SlotGone{children_[i].slot});
+      if (is_lost(i) && !std::exchange(first, false)) take(SlotGone{children[i].slot});
   }
   for (const size_t i : ended) {
-    Child& child = children_[i];
-    note_end(child);
+    const Child& child = children[i];
+    note_end(i);
     const Ending ending = ending_of(child);
     const Slot slot = child.slot;
     if (ending == Ending::kLost && !stopping_ && !child.host.empty() && !host_answers(child.host)) {
@@ -579,7 +428,8 @@ std::string Launcher::words_about(int64_t rank) {
 
 // A rank that ends in any other way than by finishing ends the attempt. One that could still speak has told
 // the others itself; a killed one has not.
-void Launcher::note_end(Child& child) {
+void Launcher::note_end(size_t index) {
+  const Child& child = processes_.all()[index];
   const bool exited = WIFEXITED(child.status);
   if (exited && WEXITSTATUS(child.status) == 0) return;
   if (!end_by_) {
@@ -600,9 +450,8 @@ void Launcher::note_end(Child& child) {
     // A remote shell that cannot reach its host ends with a code of its own.
     failure.code =
         child.host.empty() ? static_cast<ExitCode>(WEXITSTATUS(child.status)) : ExitCode::kPeerLost;
-    const auto log = log_of(child.rank);
-    while (child.output >= 0 && more_output(child)) read_output(child);
-    const auto said = last_error(log, failure.code);
+    processes_.take_last_output(index);
+    const auto said = last_error(processes_.log_of(child.rank), failure.code);
     failure.message = said ? rank + ": " + said->what()
                            : rank + " ended with exit code " + std::to_string(WEXITSTATUS(child.status));
     if (said) failure.remedy = said->remedy();
@@ -631,41 +480,13 @@ void Launcher::tell_interruption() {
       {0, exit_code_of_signal(received_signal), words_of_signal(received_signal)});
 }
 
-void Launcher::end_all(int signal) {
-  for (Child& child : children_) {
-    if (!child.running) continue;
-    if (signal != SIGKILL && !child.host.empty()) continue;
-    kill(child.pid, signal);
-    if (signal == SIGKILL) kill(child.pid, SIGCONT);
-  }
-}
-
-// On another host too: the remote shell's own end would leave the rank there.
-void Launcher::signal_rank(const Child& child, int signal) {
-  if (child.host.empty()) {
-    kill(child.pid, signal);
-    return;
-  }
-  try {
-    const RankReport report = Board(*store_).report_of(child.rank);
-    if (report.process)
-      run_elsewhere(settings_.remote_shell, child.host,
-                    {"kill", "-" + std::to_string(signal), std::to_string(report.process->pid)}, 3s);
-  } catch (const Error&) {
-    // Its store has gone, and it will end by itself; or its host has.
-  }
-}
-
 bool Launcher::host_answers(const std::string& host) const {
   return run_elsewhere(settings_.remote_shell, host, {"true"}, 5s);
 }
 
 // The signal that ended the job, whichever of its processes got it; 0: none did.
 int Launcher::ended_by_signal() const {
-  const bool all_done = std::all_of(children_.begin(), children_.end(), [](const Child& child) {
-    return WIFEXITED(child.status) && WEXITSTATUS(child.status) == 0;
-  });
-  if (all_done) return 0;
+  if (processes_.all_done()) return 0;
   if (received_signal != 0) return received_signal;
   for (const int signal : {SIGINT, SIGTERM}) {
     if (failure_ && failure_->code == exit_code_of_signal(signal)) return signal;
@@ -694,7 +515,7 @@ void Launcher::report() {
   const bool done = end_->outcome == Outcome::kDone;
   const std::filesystem::path saved = save_state();
   if (const int signal = ended_by_signal()) {
-    std::cerr << shown_.held() << std::flush;  // what rank 0 has left
+    std::cerr << processes_.errors_of_rank_0() << std::flush;  // what rank 0 has left
     throw Error(exit_code_of_signal(signal), words_of_signal(signal) + "; all ranks have ended",
                 !file_exists(folder_ / "metrics.jsonl")
                     ? "nothing had been trained"
@@ -711,7 +532,7 @@ void Launcher::report() {
   if (!recovers() && settings_.command == "train" && failure.code == ExitCode::kPeerLost)
     failure.remedy +=
         std::string(failure.remedy.empty() ? "" : "; ") + "--on-loss restart goes on after a loss";
-  throw Error(failure.code, failure.message, with_logs(failure.remedy, logs_));
+  throw Error(failure.code, failure.message, with_logs(failure.remedy, processes_.logs()));
 }
 
 }  // namespace
