@@ -51,6 +51,10 @@ class RankProcesses {
   RankProcesses(const LaunchSettings& settings, std::string secret, std::filesystem::path folder,
                 bool hidden);
 
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+  ~RankProcesses() { end(); }
+
   /// Forgets those of the attempt before, all of which have ended, and starts the ranks. Logs go on, but in
   /// the first attempt. RunError.
   void start(const RankPlaces& places);

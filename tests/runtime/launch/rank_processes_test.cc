@@ -67,7 +67,7 @@ TEST_CASE("what a rank is told: its number, that on its host, and where the stor
 }
 
 TEST_CASE("ranks end each in its own way, with their words in their logs") {
-  Ranks ranks("cat > /dev/null; echo I am $1; [ $1 = good ] || { [ $1 = bad ] && exit 3; kill -9 $$; }\n");
+  Ranks ranks("cat > /dev/null; echo I am $1 >&2; [ $1 = good ] || { [ $1 = bad ] && exit 3; kill -9 $$; }\n");
   RankProcesses processes(ranks.settings, "secret", ranks.folder.path(), /*hidden=*/true);
   processes.start(ranks.on({"good", "bad", "killed"}));
   CHECK(Ranks::await_ends(processes, 3).size() == 3);
@@ -91,7 +91,7 @@ TEST_CASE("ranks end each in its own way, with their words in their logs") {
 }
 
 TEST_CASE("remote shells get no signals but the last, and the end leaves no process") {
-  Ranks ranks("cat > /dev/null; echo there; exec sleep 1000\n");
+  Ranks ranks("cat > /dev/null; echo there >&2; exec sleep 1000\n");
   RankProcesses processes(ranks.settings, "secret", ranks.folder.path(), /*hidden=*/false);
   processes.start(ranks.on({"a", "b"}));
   REQUIRE(eventually(30s, [&] {

@@ -25,7 +25,7 @@ Clock::duration duration_of(double seconds) {
 struct WatchedRank {
   int64_t first_stage = 0;
   std::vector<int64_t> minibatches;  // of its first stage
-  bool updates_each = false;         // every minibatch is a round of its own
+  bool updates_each = false;         // every minibatch is a round of its own, and its replica's
   Span span;
   std::vector<Action> actions;
 };
@@ -42,7 +42,7 @@ WatchedRank watched_rank(uint64_t seed) {
   rank.span = job.spans[0];
   const StageTurns turns(shape, place.stage);
   rank.minibatches = turns.minibatches_of(place.replica, rank.span);
-  rank.updates_each = turns.round_length() == 1;
+  rank.updates_each = turns.round_length() == 1 && turns.replicas() == 1;
   rank.actions = schedule_of_rank(job.plan.schedule, shape, place.stage, place.replica, rank.span);
   return rank;
 }

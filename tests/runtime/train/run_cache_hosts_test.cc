@@ -1,11 +1,10 @@
 // Which ranks make a host's cache, and who opens it.
-#include "runtime/train/run_cache.h"
-
 #include <catch2/catch.hpp>
 #include <thread>
 
 #include "graph/error.h"
 #include "models/load.h"
+#include "runtime/train/run_cache.h"
 #include "tests/runtime/train/small_job.h"
 
 using namespace pipewright;

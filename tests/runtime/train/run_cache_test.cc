@@ -162,6 +162,14 @@ TEST_CASE("run cache: why nothing is kept is said of the plan in force, not of t
   cache->begin(run.frozen(whole), whole, {&split}, worker);
   CHECK(cache->prefix());
   CHECK(cache->summary().refused == "");
+  cache->end();
+
+  cache->begin(run.frozen(split), split, {&whole}, sharing);
+  cache->end();
+  Worker trained = run.worker(run.job.plan);
+  cache->begin(run.job.model, run.job.plan, {&whole, &split}, trained);
+  CHECK_FALSE(cache->prefix());
+  CHECK(cache->summary().refused == "");
 }
 
 TEST_CASE("run cache: a rank that has only later stages keeps nothing, and has no reason to give") {
