@@ -19,20 +19,21 @@ TAIL = 1 << 18  # bytes of a metrics.jsonl that was written anew that are looked
 
 
 class Metrics:
-    """Follows metrics.jsonl, which a run that goes on writes anew: the last minibatch, and the line of a recovery."""
+    """Follows metrics.jsonl, which a run that goes on writes anew, or cuts where its lines end: the last minibatch, and the line of a recovery."""
 
     def __init__(self, file):
         self.file, self.open, self.inode, self.rest = file, None, None, b""
+        self.recovers = False  # a cut may come, and be behind lines that were written since: the file's end is read again and again
         self.attempt, self.recovery = 0, None  # of the newest recovery: which start of the ranks, what it says
         self.minibatch, self.when = -1, time.monotonic()  # of the newest line
         self.lines = 0  # of minibatches behind the newest recovery
 
     def look(self):
         try:
-            inode = os.stat(self.file).st_ino
+            status = os.stat(self.file)
         except FileNotFoundError:
             return
-        if inode != self.inode:
+        if self.recovers or status.st_ino != self.inode or status.st_size < self.open.tell():
             if self.open:
                 self.open.close()
             self.open, self.rest = open(self.file, "rb"), b""
@@ -219,7 +220,10 @@ class WatchedRun:
         load, before, attempt, silent = os.getloadavg()[0], self.metrics.minibatch, self.metrics.attempt, self.silent()
         when = time.monotonic()
         os.kill(process, signal.SIGKILL)
-        if not self.wait(lambda: self.metrics.attempt > attempt and self.metrics.lines > 0):
+        self.metrics.recovers = True
+        recovered = self.wait(lambda: self.metrics.attempt > attempt and self.metrics.lines > 0)
+        self.metrics.recovers = False
+        if not recovered:
             return False
         line = {"kill": len(self.kills) + 1, "rank": rank, "at_seconds": round(when - self.begin, 3), "minibatch": before, "silent_seconds": round(silent, 3), "seconds": round(time.monotonic() - when, 3)}
         told = self.metrics.recovery
