@@ -19,7 +19,7 @@ def killed(line):
                  f"| kills of rank {', '.join(line['kills_of_rank'])} | {', '.join(map(str, line['kills_of_rank'].values()))} |",
                  f"| from | {', '.join(f'{count} {place}' for place, count in line['from'].items())} |", ""]
     if line["growth"]:
-        text += ["| held: median of bytes and entries, else the most | second quarter | last quarter |", "| --- | --- | --- |", *(f"| {key.replace('_', ' ')} | {early:.10g} | {late:.10g} |" for key, (early, late) in line["growth"].items()), ""]
+        text += ["| held: the most threads and descriptors, else the median | second quarter | last quarter |", "| --- | --- | --- |", *(f"| {key.replace('_', ' ')} | {early:.10g} | {late:.10g} |" for key, (early, late) in line["growth"].items()), ""]
     text += [f"Fault: {fault}." for fault in line["faults"]] or ["Every minibatch stands once in metrics.jsonl; losses and the bytes of model.safetensors are those of the undisturbed run; nothing was left behind."]
     return [*text, ""]
 

@@ -266,15 +266,15 @@ class WatchedRun:
                 "from": {place: sum(line["from"] == place for line in self.kills) for place in sorted({line["from"] for line in self.kills})}}
 
     def growth(self):
-        """What the launcher, the greatest rank, shared memory and the run folder held, as long as kills came, in the second and in the last quarter: medians, and the most of what is counted, which is one number while
+        """What the launcher, the greatest rank, shared memory and the run folder held, as long as kills came, in the second and in the last quarter: medians, and the most threads and descriptors, of which there is one number while
         ranks run and another while they start, about as often. The first quarter is the start."""
         samples = [sample for sample in self.samples if sample["kills"] < len(self.kills)]
         n = len(samples)
         early, late = samples[n // 4:n // 2], samples[n - n // 4:]
         if not early or not late:
             return {}
-        keys = {"launcher_kib": statistics.median, "launcher_threads": max, "launcher_descriptors": max, "rank_kib": statistics.median, "kept_folders": max, "kept_entries": statistics.median,
-                "kept_bytes": statistics.median, "run_files": max}
+        keys = {"launcher_kib": statistics.median, "launcher_threads": max, "launcher_descriptors": max, "rank_kib": statistics.median, "kept_folders": statistics.median, "kept_entries": statistics.median,
+                "kept_bytes": statistics.median, "run_files": statistics.median}
         return {key: [of(sample[key] for sample in part) for part in (early, late)] for key, of in keys.items()}
 
     def grown(self):
