@@ -14,10 +14,10 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
-#include "optimizer/cost/kept_memory.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
+#include "runtime/schedule/kept_memory.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 

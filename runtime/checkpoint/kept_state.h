@@ -40,7 +40,7 @@ struct KeptAttempt {
 /// Those that there are, by falling number.
 std::vector<KeptAttempt> list_kept_attempts(const std::filesystem::path& place);
 
-/// What all ranks together write of one state (optimizer/cost/kept_memory.h), with so many slots of the
+/// What all ranks together write of one state (runtime/schedule/kept_memory.h), with so many slots of the
 /// optimizer.
 int64_t kept_state_bytes(const Graph& graph, const Plan& plan, int64_t slots);
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <utility>
 
 #include "graph/error.h"
@@ -32,6 +33,7 @@
 #include "runtime/launch/rank_processes.h"
 #include "runtime/launch/rendezvous.h"
 #include "runtime/transport/open_files.h"
+#include "runtime/transport/process_state.h"
 #include "runtime/transport/signed_store.h"
 #include "runtime/transport/store.h"
 
@@ -163,6 +165,7 @@ class Launcher {
   std::optional<Plan> plan_of(int64_t slots) const;
   void tell_state_kept();
   void look_for_loss();
+  void look_for_stopped();
   void note_loss(const Failure& failure);
   void follow(const Failure& failure);
   std::string join(const JoinRequest& request);
@@ -194,6 +197,7 @@ class Launcher {
   std::optional<RunFolderLock> lock_;
   bool began_ = false;  // an attempt has made the run folder its own
   Clock::time_point looked_{};
+  std::map<int64_t, Clock::time_point> stopped_since_;  // by rank, of this attempt
   const double job_began_at_seconds_ = unix_seconds();
 
   // Of the attempt under way, or the last.
@@ -238,6 +242,7 @@ void Launcher::carry_out(const StartAttempt& start) {
   end_by_.reset();
   store_.reset();  // whoever is late finds nothing any more
   store_ = serve_for(static_cast<int64_t>(slots_.size()), secret_, address_for_ranks(settings_));
+  stopped_since_.clear();
   processes_.start(places());
   for (size_t unused = slots_.size(); unused < start.slots.size(); ++unused)
     take(ProcessEnded{attempt_, start.slots[unused], Ending::kDone});
@@ -308,6 +313,28 @@ void Launcher::look_for_loss() {
   take(loss);
 }
 
+// Of the ranks of this host, before they have begun: until then they wait for one that is late as long as for
+// one that is stopped.
+void Launcher::look_for_stopped() {
+  if (stopping_ || failure_ || !store_ || have_begun()) return;
+  for (const Child& child : processes_.all()) {
+    if (!child.running || !child.host.empty() || state_of_pid(child.pid) != ProcessState::kStopped) {
+      stopped_since_.erase(child.rank);
+      continue;
+    }
+    const auto since = stopped_since_.emplace(child.rank, Clock::now()).first->second;
+    const std::chrono::duration<double> seconds = Clock::now() - since;
+    if (seconds.count() < job_.run.timeout_seconds) continue;
+    Failure failure{child.rank, ExitCode::kPeerLost,
+                    "rank " + std::to_string(child.rank) + " (process " + std::to_string(child.pid) +
+                        ") is stopped (SIGSTOP or a debugger) while the ranks start"};
+    failure.lost = child.rank;
+    Board(*store_).announce_failure(failure);
+    stopped_since_.clear();
+    return;
+  }
+}
+
 void Launcher::note_loss(const Failure& failure) {
   failure_ = failure;
   lost_at_seconds_ = unix_seconds();
@@ -352,10 +379,13 @@ void Launcher::supervise() {
   }
   reap();  // a death that we see says more than what other ranks make of it
   look_for_loss();
-  if (recovers() && Clock::now() > looked_ + 1s) {
+  if (Clock::now() > looked_ + 1s) {
     looked_ = Clock::now();
-    tell_state_kept();
-    answer_join_requests(folder_, [this](const JoinRequest& request) { return join(request); });
+    look_for_stopped();
+    if (recovers()) {
+      tell_state_kept();
+      answer_join_requests(folder_, [this](const JoinRequest& request) { return join(request); });
+    }
   }
   if (end_by_ && Clock::now() > *end_by_) {
     end_by_ = Clock::now() + 10s;

@@ -9,7 +9,6 @@
 #include "graph/atomic_file.h"
 #include "graph/digest.h"
 #include "graph/error.h"
-#include "optimizer/cost/kept_memory.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/file_stream.h"
 #include "runtime/checkpoint/host_ring.h"
@@ -18,6 +17,7 @@
 #include "runtime/control/attempt_number.h"
 #include "runtime/control/exchange.h"
 #include "runtime/launch/rendezvous.h"
+#include "runtime/schedule/kept_memory.h"
 #include "runtime/transport/connect.h"
 #include "runtime/transport/process_state.h"
 

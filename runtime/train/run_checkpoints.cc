@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "optimizer/cost/kept_memory.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/job/recovery_policy.h"
+#include "runtime/schedule/kept_memory.h"
 #include "runtime/stage/streams.h"
 #include "runtime/update/update_rule.h"
 

@@ -91,6 +91,28 @@ TEST_CASE("a rank is killed at any point: the run ends as if nothing had happene
   CHECK(recovered >= cases / 3);
 }
 
+TEST_CASE("a rank is stopped before the ranks have met: nobody waits for it as for one that is late") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1, 1})};
+  finish(folder, folder / "quiet", options);
+  for (const std::string on_loss : {"restart", "end"}) {
+    CAPTURE(on_loss);
+    const auto output = folder / "run";
+    Process process(std::vector<std::string>{program("runtime"), "launch"} +
+                        job(output, options + std::vector<std::string>{"--on-loss", on_loss}),
+                    folder / "out", folder / "err");
+    // They are still being loaded.
+    REQUIRE(eventually(60s, [&] { return process.children().size() == 3; }));
+    REQUIRE(::kill(process.children()[2], SIGSTOP) == 0);
+    const int code = process.wait(60s);
+    CAPTURE(process.error());
+    CHECK_THAT(process.error(), Catch::Contains("is stopped (SIGSTOP or a debugger) while the ranks start"));
+    CHECK(code == (on_loss == "restart" ? 0 : static_cast<int>(ExitCode::kPeerLost)));
+    if (on_loss == "restart") CHECK(weights(output) == weights(folder / "quiet"));
+    std::filesystem::remove_all(output);
+  }
+}
+
 TEST_CASE("random plans lose random ranks at random times: each run ends with the weights of a quiet one") {
   const TemporaryFolder folder;
   std::mt19937_64 random(11);
@@ -160,7 +182,7 @@ TEST_CASE(
   if (!at_once) REQUIRE(said("is kept again"));
   const std::vector<pid_t> ranks = process.children();
   if (!ranks.empty()) ::kill(ranks.back(), SIGKILL);
-  const int code = process.wait(120s);
+  const int code = process.wait(300s);
   CAPTURE(at_once, process.error());
   REQUIRE(code == 0);
   CHECK(weights(output) == weights(folder / "quiet"));
@@ -191,7 +213,8 @@ TEST_CASE(
   Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
   REQUIRE(eventually(60s, [&] { return std::filesystem::is_symlink(place_of(output)); }));
   // As a program does that takes all there is.
-  const std::filesystem::path full = "/proc/" + std::to_string(process.pid()) + "/root/dev/shm/full";
+  const std::filesystem::path full =
+      std::filesystem::path("/proc") / std::to_string(process.pid()) / "root" / "dev/shm/full";
   std::thread([&] {
     std::ofstream out(full, std::ios::binary);
     const std::string piece(1 << 16, 'x');
@@ -205,7 +228,7 @@ TEST_CASE(
   CHECK_FALSE(std::filesystem::is_symlink(place_of(output)));
   const std::vector<pid_t> ranks = process.children();
   if (!ranks.empty()) ::kill(ranks.back(), SIGKILL);
-  const int code = process.wait(120s);
+  const int code = process.wait(300s);
   CAPTURE(process.error());
   REQUIRE(code == 0);
   CHECK(weights(output) == weights(folder / "quiet"));

@@ -4,10 +4,10 @@
 #include <catch2/catch.hpp>
 
 #include "graph/error.h"
-#include "optimizer/cost/kept_memory.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/evaluate.h"
+#include "runtime/schedule/kept_memory.h"
 #include "tests/support/error_of.h"
 
 namespace pipewright {

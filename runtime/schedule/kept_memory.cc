@@ -1,4 +1,4 @@
-#include "optimizer/cost/kept_memory.h"
+#include "runtime/schedule/kept_memory.h"
 
 #include <algorithm>
 
