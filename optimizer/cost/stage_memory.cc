@@ -4,6 +4,7 @@
 
 #include "graph/data_workers.h"
 #include "graph/limits.h"
+#include "runtime/schedule/versions.h"
 
 namespace pipewright {
 namespace {
@@ -70,20 +71,6 @@ int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
   return std::min(1 + divide_up(later_devices, replicas), kMostInFlight);
 }
 
-int64_t further_versions(int64_t in_flight, const CostInputs& inputs) {
-  switch (facts_of(inputs.weights).lag) {
-    case WeightLag::kOwnStage:
-      return in_flight - 1;
-    case WeightLag::kFirstStage:
-      return std::max(in_flight, inputs.pipeline_depth) - 1;
-    case WeightLag::kInterval:
-      return 1;
-    case WeightLag::kNone:
-      break;
-  }
-  return 0;
-}
-
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planned_in_flight,
                          const CostInputs& inputs) {
   const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
@@ -107,7 +94,8 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   StageMemory memory;
   memory.weights_bytes =
       load.parameter_bytes + copied_bytes(load.parameter_bytes, inputs) + load.buffer_bytes;
-  memory.versions_bytes = further_versions(in_flight, inputs) * (weights + copied_bytes(weights, inputs));
+  memory.versions_bytes = further_versions(inputs.weights, in_flight, inputs.pipeline_depth) *
+                          (weights + copied_bytes(weights, inputs));
   memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;

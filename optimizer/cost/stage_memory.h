@@ -50,10 +50,6 @@ int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const
 /// / m).
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
 
-/// Weight versions a rank keeps beside the latest: with stash one for each further minibatch in flight, with
-/// vertical as many as the first trained stage has, with 2bw one, with flush none.
-int64_t further_versions(int64_t in_flight, const CostInputs& inputs);
-
 /// Bytes on one rank of the stage.
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight,
                          const CostInputs& inputs);

@@ -15,8 +15,8 @@
 #include "graph/pipeline_rules.h"
 #include "graph/regular_file.h"
 #include "graph/units.h"
-#include "optimizer/cost/stage_memory.h"
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/schedule/versions.h"
 #include "runtime/stage/partition.h"
 #include "runtime/transport/process_state.h"
 
@@ -98,16 +98,15 @@ std::vector<KeptAttempt> list_kept_attempts(const fs::path& place) {
 }
 
 int64_t kept_state_bytes(const Graph& graph, const Plan& plan, int64_t slots) {
-  CostInputs rules;
-  rules.weights = weight_rule_named(plan.weights);
-  rules.pipeline_depth = plan.stages.front().in_flight;
+  const WeightRule rule = weight_rule_named(plan.weights);
+  const int64_t pipeline_depth = plan.stages.front().in_flight;
   const auto interfaces = partition(graph, plan);
   int64_t bytes = 0;
   for (size_t s = 0; s < interfaces.size(); ++s) {
     std::set<std::string> read;
     for (const size_t node : interfaces[s].nodes)
       for (const std::string& name : graph.nodes[node].reads()) read.insert(name);
-    const int64_t copies = 1 + slots + further_versions(plan.stages[s].in_flight, rules);
+    const int64_t copies = 1 + slots + further_versions(rule, plan.stages[s].in_flight, pipeline_depth);
     for (const Parameter& parameter : graph.parameters)
       if (read.count(parameter.name) != 0)
         bytes += (parameter.trainable ? copies : 1) * parameter.type.bytes();

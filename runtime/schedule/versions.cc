@@ -31,4 +31,18 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   }
 }
 
+int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline_depth) {
+  switch (facts_of(weights).lag) {
+    case WeightLag::kOwnStage:
+      return in_flight - 1;
+    case WeightLag::kFirstStage:
+      return std::max(in_flight, pipeline_depth) - 1;
+    case WeightLag::kInterval:
+      return 1;
+    case WeightLag::kNone:
+      break;
+  }
+  return 0;
+}
+
 }  // namespace pipewright

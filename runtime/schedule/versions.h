@@ -57,4 +57,9 @@ class HeldVersions {
   int64_t updates_ = 0, there_ = 0;
 };
 
+/// Weight versions that a rank keeps beside the latest, of a stage of such a depth: with stash one for each
+/// further minibatch in flight, with vertical as many as the first trained stage has (`pipeline_depth` is its
+/// depth), with 2bw one, with flush none.
+int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline_depth);
+
 }  // namespace pipewright
