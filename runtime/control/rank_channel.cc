@@ -142,6 +142,7 @@ bool RankChannel::collect(Store& store) {
     while (!finished_[i]) {
       const auto lines = store.try_get(delivery_key(rank, collected_[i]));
       if (!lines) break;
+      deliver_own();  // what this rank has said before the other one, which may be the answer to it
       store.erase(delivery_key(rank, collected_[i]++));
       if (*lines == kFinished) finished_[i] = true;
       for_each_line(*lines, [&](const std::string& line) { hand_over(rank, rank_message_of(line)); });

@@ -42,8 +42,8 @@ class RankChannel {
   void deliver(Store& store);
   /// This rank's last word: nothing may be delivered after it.
   void finish(Store& store);
-  /// Rank 0: the sink gets what the others have delivered. True: all ranks, and this one, have finished.
-  /// InputError for what is no message.
+  /// Rank 0: the sink gets what the others have delivered, and before that what is its own. True: all ranks,
+  /// and this one, have finished. InputError for what is no message.
   bool collect(Store& store);
 
   /// Other ranks: the order sink gets what has come, on the calling thread, whose store it is, unless another

@@ -124,6 +124,21 @@ TEST_CASE("control: last words that come while the background thread is busy els
   CHECK(got == std::vector<std::string>{"last words"});
 }
 
+// An evaluation was left out of metrics.jsonl: its results, of another rank, had come before rank 0's word
+// that it begins, which was to come first.
+TEST_CASE("control: rank 0 hears its own words before what another rank has said to them") {
+  Store server = Store::serve(0);
+  RankChannel first(0, 2), second(1, 2);
+  std::vector<std::string> heard;
+  first.set_sink([&](int64_t, const RankMessage& message) { heard.push_back(words_of(message)); });
+  first.deliver(server);  // and then, before it looks for others' messages:
+  first.post(text("question"));
+  second.post(text("answer"));
+  second.deliver(server);
+  first.collect(server);
+  CHECK(heard == std::vector<std::string>{"question", "answer"});
+}
+
 TEST_CASE("control: a barrier opens when all are there, one that stays away is a named error") {
   Ranks ranks(2);
   std::thread late([&] { ranks[1].barrier("both", 20s); });
