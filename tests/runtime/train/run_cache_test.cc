@@ -25,9 +25,8 @@ struct CachedRun {
     at::set_num_threads(1);
   }
   std::unique_ptr<RunCache> make(Exchange* exchange = nullptr) {
-    return RunCache::make(job.run, {.data = data,
-                                    .exchange = exchange,
-                                    .log = [this](const std::string& line) { lines.push_back(line); }});
+    return RunCache::make(job.run,
+                          {data, exchange, [this](const std::string& line) { lines.push_back(line); }});
   }
   Plan plan(int64_t frozen_layers) const { return frozen_plan(job.plan, job.model.graph, frozen_layers); }
   Model frozen(const Plan& plan) const { return frozen_model(job.model, plan.frozen_layers); }
@@ -59,6 +58,17 @@ struct CachedRun {
     run.output = folder.path().string();
     return run;
   }
+};
+
+// A rank of several, on the host of that name.
+struct RankOfHost {
+  RankOfHost(const Store& server, int64_t rank, int64_t world_size, const std::string& host = "node")
+      : store(Store::join("127.0.0.1", server.port(), std::chrono::seconds(20))),
+        exchange(store, {rank, world_size, std::chrono::seconds(20)}) {
+    exchange.say(Topic::kHost, host);
+  }
+  Store store;
+  Exchange exchange;
 };
 
 Model cached_model() { return load_model("mlp:layers=5,width=12,image=8", kCachedBatch); }
@@ -185,50 +195,56 @@ TEST_CASE("run cache: a rank that has only later stages keeps nothing, and has n
   CHECK(run.lines.empty());
 }
 
-TEST_CASE("run cache: once frozen layers mix samples, nothing is kept, under no later plan") {
+TEST_CASE(
+    "run cache: once frozen layers mix samples, no rank of the run keeps anything, under no later plan") {
   const TemporaryFolder folder;
-  CachedRun run(mixing_model(), "memory:memory=8MiB,use=always", folder);
-  const auto cache = run.make();
-  REQUIRE(cache);
-  CHECK(cache->can_keep());
-  const Plan plan = run.plan(1);
-  Worker worker = run.worker(plan), whole = run.worker(plan);
-  cache->begin(run.frozen(plan), plan, {}, worker);
-  CHECK(run.train(worker, cache->prefix(), 0, 2) == run.train(whole, nullptr, 0, 2));
-  CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
-  CHECK(cache->summary().fetched == 0);
-  CHECK(cache->summary().computed == 2 * kCachedBatch * kEpochMinibatches);
-  CHECK_FALSE(cache->can_keep());
-  cache->end();
-  CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
-  Worker trained = run.worker(run.job.plan);
-  cache->begin(run.job.model, run.job.plan, {&plan}, trained);
-  CHECK(cache->summary().refused == "");
-  CHECK_FALSE(cache->can_keep());
+  const Store server = Store::serve(0);
+  RankOfHost first(server, 0, 2), second(server, 1, 2);
+  for (const bool several : {false, true}) {
+    CAPTURE(several);
+    CachedRun run(mixing_model(), "memory:memory=8MiB,use=always", folder);
+    const auto cache = run.make(several ? &first.exchange : nullptr);
+    const auto other = several ? run.make(&second.exchange) : nullptr;
+    REQUIRE(cache);
+    CHECK(cache->can_keep());
+    if (several) CHECK(other->can_keep());
+    const Plan plan = run.plan(1);
+    Worker worker = run.worker(plan), whole = run.worker(plan);
+    cache->begin(run.frozen(plan), plan, {}, worker);
+    CHECK(run.train(worker, cache->prefix(), 0, 2) == run.train(whole, nullptr, 0, 2));
+    CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
+    CHECK(cache->summary().fetched == 0);
+    CHECK(cache->summary().computed == 2 * kCachedBatch * kEpochMinibatches);
+    CHECK_FALSE(cache->can_keep());
+    cache->end();
+    CHECK_THAT(cache->summary().refused, Catch::Contains("depends on more than its sample"));
+    Worker trained = run.worker(run.job.plan);
+    cache->begin(run.job.model, run.job.plan, {&plan}, trained);
+    CHECK(cache->summary().refused == "");
+    CHECK_FALSE(cache->can_keep());
+    if (!several) continue;
+    other->hear_impure();
+    CHECK_FALSE(other->can_keep());
+    CHECK(other->summary().refused == "");
+  }
 }
 
 TEST_CASE("run cache: ranks of a host that come at the same time have one store") {
   const TemporaryFolder folder;
   constexpr size_t kRanks = 4;
   for (int round = 0; round < 10; ++round) {
-    Store server = Store::serve(0);
+    const Store server = Store::serve(0);
     std::vector<std::unique_ptr<CachedRun>> runs;
-    std::vector<Store> stores;
-    std::vector<std::unique_ptr<Exchange>> exchanges;
     std::vector<std::unique_ptr<RunCache>> caches(kRanks);
-    for (size_t rank = 0; rank < kRanks; ++rank) {
-      runs.push_back(std::make_unique<CachedRun>(cached_model(), "memory:memory=8MiB,use=always", folder));
-      stores.push_back(Store::join("127.0.0.1", server.port(), std::chrono::seconds(20)));
-    }
-    for (size_t rank = 0; rank < kRanks; ++rank) {
-      const auto number = static_cast<int64_t>(rank);
-      exchanges.push_back(std::make_unique<Exchange>(
-          stores[rank], Exchange::Settings{number, kRanks, std::chrono::seconds(20)}));
-      exchanges.back()->say(Topic::kHost, "host");
-    }
-    std::vector<std::thread> threads;
     for (size_t rank = 0; rank < kRanks; ++rank)
-      threads.emplace_back([&, rank] { caches[rank] = runs[rank]->make(exchanges[rank].get()); });
+      runs.push_back(std::make_unique<CachedRun>(cached_model(), "memory:memory=8MiB,use=always", folder));
+    std::vector<std::thread> threads;
+    for (size_t rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        RankOfHost self(server, static_cast<int64_t>(rank), kRanks);
+        caches[rank] = runs[rank]->make(&self.exchange);
+      });
+    }
     for (std::thread& thread : threads) thread.join();
     for (size_t rank = 0; rank < kRanks; ++rank) {
       CAPTURE(round, rank);
@@ -247,17 +263,42 @@ TEST_CASE("run cache: ranks of a host that come at the same time have one store"
   }
 }
 
+TEST_CASE("run cache: the first rank of each host makes its store, whoever comes first") {
+  const TemporaryFolder folder;
+  CachedRun run(cached_model(), "memory:memory=8MiB,use=always", folder);
+  const Store server = Store::serve(0);
+  const std::vector<std::string> hosts = {"a", "b", "a", "b", "a"};
+  std::vector<std::unique_ptr<RunCache>> caches(hosts.size());
+  std::vector<std::thread> ranks;
+  for (size_t rank = hosts.size(); rank-- > 0;) {
+    ranks.emplace_back([&, rank] {
+      RankOfHost self(server, static_cast<int64_t>(rank), static_cast<int64_t>(hosts.size()), hosts[rank]);
+      caches[rank] = run.make(&self.exchange);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  for (const auto& cache : caches) CHECK(cache);
+  Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20));
+  Exchange said(store, {0, 5, std::chrono::milliseconds(50)});
+  CHECK(said.said_by(0, Topic::kCache) != said.said_by(1, Topic::kCache));
+  for (const int64_t other : {2, 3, 4}) CHECK_THROWS_AS(said.said_by(other, Topic::kCache), PeerError);
+}
+
 TEST_CASE("run cache: a run that asks for none has none, one that can have none goes on and is told once") {
   const TemporaryFolder folder;
   CachedRun without(cached_model(), "none", folder);
   CHECK_FALSE(without.make());
   CHECK(without.lines.empty());
 
+  const Store server = Store::serve(0);
+  RankOfHost first(server, 0, 2), second(server, 1, 2);
   write_file(folder / "file", "no folder");
   CachedRun run(cached_model(), "disk:memory=0B,disk=1MiB,root=" + (folder / "file/below").string(), folder);
-  CHECK_FALSE(run.make());
+  CHECK_FALSE(run.make(&first.exchange));
   REQUIRE(run.lines.size() == 1);
   CHECK_THAT(run.lines[0], Catch::StartsWith("cache: ") && Catch::Contains("training goes on without"));
+  CHECK_FALSE(run.make(&second.exchange));
+  CHECK(run.lines.size() == 1);
 }
 
 }  // namespace pipewright::testing
