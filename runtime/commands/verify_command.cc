@@ -135,8 +135,9 @@ std::string start_in(const fs::path& folder, const std::string& resume) {
                      "Give a checkpoint of the end of an epoch or a run of its past: --resume CHECKPOINT.");
   }
   throw InputError(folder.string() + ": the run went on from " +
-                       (resume == "latest" ? "a checkpoint of its own that is no longer there"
-                                           : resume + ", which is not there (any more, or seen from here)"),
+                       (resume == "latest"
+                            ? "a checkpoint of its own that is no longer there, or has minibatches in flight"
+                            : resume + ", which is not there (any more, or seen from here)"),
                    "Give one of its past: --resume CHECKPOINT.");
 }
 

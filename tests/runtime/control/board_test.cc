@@ -33,6 +33,7 @@ TEST_CASE("board: a rank is what it has last said, and nothing before it has sai
   said.set_beat(1, beat);
   beat.number = 2;
   said.set_beat(1, beat);
+  CHECK(said.beat_of(1)->number == 2);  // a store acknowledges no value, but answers in order
   const RankReport report = read.report_of(1);
   CHECK(report.rank == 1);
   CHECK(report.process->pid == this_process().pid);
@@ -105,8 +106,10 @@ TEST_CASE("board: how far the job has come") {
   CHECK_FALSE(read.has_begun());
   CHECK_FALSE(read.newest_kept());
   said.set_begun();
+  CHECK(said.has_begun());
   CHECK(read.has_begun());
   said.set_newest_kept(20);
   said.set_newest_kept(int64_t{1} << 40);
+  CHECK(said.newest_kept() == int64_t{1} << 40);
   CHECK(read.newest_kept() == int64_t{1} << 40);
 }
