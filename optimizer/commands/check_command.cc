@@ -84,7 +84,8 @@ void run_check(const Arguments& arguments) {
   add_changes_option(&options);
   options.add_options()("minibatches", po::value<int64_t>(),
                         "of the run of --changes; default: 1000 behind the last change")(
-      "on-loss", po::value<std::string>(), "of the run, restart or continue: what hosts keep for lost ranks")(
+      "on-loss", po::value<std::string>(),
+      "of the run, restart or continue: what hosts keep for lost ranks; without it that is not said")(
       "copies", po::value<int64_t>()->default_value(Run().recovery.copies), "of the run, with --on-loss");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer check --plan FILE [--profile FILE] "
