@@ -129,7 +129,7 @@ TEST_CASE("ranks that a scheduler starts again with --resume latest end with the
                                             "--batch-size",
                                             "8",
                                             "--minibatches",
-                                            "8000",
+                                            "3000",
                                             "--momentum",
                                             "0.9",
                                             "--plan",
@@ -172,7 +172,7 @@ TEST_CASE("ranks that a scheduler starts again with --resume latest end with the
           if (round.to < 0 || round.to == rank) ranks[static_cast<size_t>(rank)]->signal(round.signal);
       }
       for (int rank = 0; rank < 2; ++rank) {
-        const int code = ranks[static_cast<size_t>(rank)]->wait(120s);
+        const int code = ranks[static_cast<size_t>(rank)]->wait(300s);
         CAPTURE(name, round.signal, round.to, rank, ranks[static_cast<size_t>(rank)]->error());
         CHECK(code == (round.signal != 0 && round.to == rank ? 128 + round.signal : round.code));
       }
