@@ -41,10 +41,16 @@ std::vector<Lived> live(const World& world, const std::vector<std::string>& chan
   for (int64_t rank = 0; world.ranks > 1 && rank < world.ranks; ++rank) {
     controls.emplace_back([&, rank] {
       Store store = Store::join("127.0.0.1", server.port(), std::chrono::seconds(20), name);
+      AgreeingRank& mine = *ranks[static_cast<size_t>(rank)];
+      const auto rest = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
       while (!end) {
-        ranks[static_cast<size_t>(rank)]->tick(store);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        mine.tick(store);
+        rest();
       }
+      // As a job ends: what is on its way arrives, so that what is left in the store is the same each time.
+      mine.tick(store);
+      mine.channel().finish(store);
+      while (rank == 0 && !mine.channel().collect(store)) rest();
     });
   }
   std::vector<Lived> lives(static_cast<size_t>(world.ranks));
