@@ -114,16 +114,30 @@ void verify_new_run(const po::variables_map& options) {
   report(verification, job.plan_of(job.generation_at(end - 1)), folder, options);
 }
 
-// Where a run that went on from `resume` began, as far as its folder tells: its oldest checkpoint with
-// nothing in flight, but for the last.
+bool is_drained_checkpoint(const fs::path& folder) {
+  const CheckpointManifest manifest = open_checkpoint(folder).manifest;
+  return manifest.pipeline_began == manifest.next_minibatch;
+}
+
+// Where a run that went on from `resume` began, as far as can be told: at that checkpoint, or at the oldest
+// of its folder, but for the last; with nothing in flight.
 std::string start_in(const fs::path& folder, const std::string& resume) {
   if (resume.empty()) return "";
+  const bool is_there = file_exists(fs::path(resume) / kManifestName);
+  if (is_there && is_drained_checkpoint(resume)) return resume;
   const auto checkpoints = list_checkpoints(folder);
   for (size_t i = checkpoints.size(); i-- > 1;) {
-    const CheckpointManifest manifest = open_checkpoint(checkpoints[i]).manifest;
-    if (manifest.pipeline_began == manifest.next_minibatch) return checkpoints[i];
+    if (is_drained_checkpoint(checkpoints[i])) return checkpoints[i];
   }
-  throw InputError(folder.string() + ": the run went on from a checkpoint that is no longer there",
+  if (is_there) {
+    throw InputError(folder.string() + ": the run went on from " + resume +
+                         " with minibatches in flight, and verify begins with an empty pipeline",
+                     "Give a checkpoint of the end of an epoch or a run of its past: --resume CHECKPOINT.");
+  }
+  throw InputError(folder.string() + ": the run went on from " +
+                       (resume == "latest"
+                            ? "a checkpoint of its own that is no longer there, or has minibatches in flight"
+                            : resume + ", which is not there (any more, or seen from here)"),
                    "Give one of its past: --resume CHECKPOINT.");
 }
 

@@ -113,6 +113,31 @@ TEST_CASE(
   CHECK(resumed.code == 0);
   CHECK(resumed.output.find("to 35") != std::string::npos);
 
+  // Its beginning is another run's checkpoint.
+  const fs::path first = output / "checkpoints" / "minibatch-24",
+                 moved = folder / "elsewhere" / first.filename();
+  const auto other = [&](const fs::path& from) {
+    const fs::path into = folder / "other";
+    const Outcome trained =
+        runtime(folder, std::vector<std::string>{"launch", "--resume", from.string(), "--output",
+                                                 into.string(), "--plan", (folder / "plan.json").string(),
+                                                 "--checkpoint-every-epochs", "3", "--overwrite"} +
+                            kMomentumJob + std::vector<std::string>{"--epochs", "3"});
+    INFO(trained.error);
+    REQUIRE(trained.code == 0);
+    return runtime(folder, {"verify", "--run", into.string()});
+  };
+  const Outcome elsewhere = other(first);
+  INFO(first << elsewhere.error);
+  CHECK(elsewhere.code == 0);
+  fs::create_directories(moved.parent_path());
+  fs::copy(first, moved);
+  other(moved);
+  fs::remove_all(moved);
+  const Outcome gone = runtime(folder, {"verify", "--run", (folder / "other").string()});
+  CHECK(gone.code == 2);
+  CHECK_THAT(gone.error, Catch::Contains("the run went on from " + moved.string() + ", which is not there"));
+
   const auto document = read_document<Run>(output / "run.json");
   Run changed = document;
   changed.optimizer.learning_rate *= 1.0001;

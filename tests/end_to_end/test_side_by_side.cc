@@ -184,7 +184,10 @@ TEST_CASE(
   const fs::path again = folder / "again";
   finish(folder, again, rules + std::vector<std::string>{"--resume", first.string()});
   CHECK(losses(again).size() == static_cast<size_t>(kMinibatches));
-  // Its first checkpoint is behind its begin, and what was decided between is not written.
+  check_verified(folder, again);
+  // Without the checkpoint it began with: its own first one is behind that, and what was decided between is
+  // not written.
+  fs::rename(first, folder / "elsewhere");
   const Outcome verified = runtime(folder, {"verify", "--run", again.string()});
   CHECK(verified.code == 2);
   CHECK_THAT(verified.error, Catch::Contains("verified from where it began"));
