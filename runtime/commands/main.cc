@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/commands/batches_command.h"
 #include "runtime/commands/checkpoint_commands.h"
+#include "runtime/commands/doctor_command.h"
 #include "runtime/commands/evaluate_command.h"
 #include "runtime/commands/join_command.h"
 #include "runtime/commands/launch_options.h"
@@ -295,6 +296,7 @@ int main(int argc, char** argv) {
         {"verify", "a plan, or a finished run, against one process or another program's training",
          run_verify},
         {"batches", "the minibatches of a run as a file, for another program", run_batches},
+        {"doctor", "is this machine, are these hosts, ready for a job", run_doctor},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as a Markdown table", report_runs}},

@@ -9,10 +9,9 @@
 
 namespace pipewright {
 
-std::vector<HostPlace> place_ranks_on_hosts(const std::string& file, int64_t ranks) {
+std::vector<HostSlots> read_hosts(const std::string& file) {
   std::istringstream lines(read_file(file));
-  std::vector<HostPlace> places;
-  std::vector<std::string> hosts;
+  std::vector<HostSlots> hosts;
   std::string line;
   for (int64_t number = 1; std::getline(lines, line); ++number) {
     std::istringstream words(line.substr(0, line.find('#')));
@@ -30,11 +29,18 @@ std::vector<HostPlace> place_ranks_on_hosts(const std::string& file, int64_t ran
       }
     }
     if (host[0] == '-') throw InputError(where + "'" + host + "' is no name of a host");
-    if (std::find(hosts.begin(), hosts.end(), host) != hosts.end()) {
+    if (std::any_of(hosts.begin(), hosts.end(), [&](const HostSlots& each) { return each.host == host; })) {
       throw InputError(where + "host '" + host + "' is there twice", "give it once, with slots=N");
     }
-    hosts.push_back(host);
-    const int64_t here = std::min(count, ranks - static_cast<int64_t>(places.size()));
+    hosts.push_back({host, count});
+  }
+  return hosts;
+}
+
+std::vector<HostPlace> place_ranks_on_hosts(const std::string& file, int64_t ranks) {
+  std::vector<HostPlace> places;
+  for (const auto& [host, slots] : read_hosts(file)) {
+    const int64_t here = std::min(slots, ranks - static_cast<int64_t>(places.size()));
     for (int64_t i = 0; i < here; ++i) places.push_back({host, i, here});
   }
   if (static_cast<int64_t>(places.size()) < ranks) {

@@ -14,9 +14,16 @@ struct HostPlace {
   int64_t local_ranks = 1;
 };
 
+struct HostSlots {
+  std::string host;
+  int64_t slots = 1;
+};
+
 /// A hosts file: a line each, "HOST" or "HOST slots=N" (default 1), as Open MPI's; "#" begins a comment.
-/// Ranks fill the hosts in order. InputError for a file that cannot be read, a line of another form, a host
-/// that is there twice, or fewer slots than ranks.
+/// InputError for a file that cannot be read, a line of another form, or a host that is there twice.
+std::vector<HostSlots> read_hosts(const std::string& file);
+
+/// Ranks fill the hosts of the file in order. InputError also for fewer slots than ranks.
 std::vector<HostPlace> place_ranks_on_hosts(const std::string& file, int64_t ranks);
 
 /// `words` as one line that a POSIX shell splits into the same words.

@@ -114,7 +114,7 @@ Program program_elsewhere(const RankStart& start) {
   Program program = program_of(start);
   std::vector<std::string> line = {"exec", "env"};
   line.insert(line.end(), start.variables.begin(), start.variables.end());
-  program.arguments[0] = starter_of(std::filesystem::read_symlink(program.file)).string();
+  program.arguments[0] = program_on_other_hosts();
   line.insert(line.end(), program.arguments.begin(), program.arguments.end());
   // Command lines are for everybody on both hosts to see: the secret goes over standard input.
   const std::string inner = "cd " + shell_line({std::filesystem::current_path().string()}) + " && read -r " +
@@ -171,16 +171,33 @@ RankProcess start_rank(const RankStart& start) {
   return process;
 }
 
+std::string program_on_other_hosts() {
+  return starter_of(std::filesystem::read_symlink("/proc/self/exe")).string();
+}
+
 bool run_elsewhere(const std::string& remote_shell, const std::string& host,
-                   const std::vector<std::string>& words, std::chrono::milliseconds patience) {
+                   const std::vector<std::string>& words, std::chrono::milliseconds patience,
+                   std::string* output) {
   std::istringstream shell(remote_shell);
   std::vector<std::string> arguments(std::istream_iterator<std::string>(shell), {});
   PW_CHECK(!arguments.empty(), "no remote shell");
   arguments.insert(arguments.end(), {host, shell_line(words)});
   Surroundings around;
   around.connect_with_nothing(STDIN_FILENO, O_RDONLY);
-  around.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
+  std::optional<Pipe> pipe;
+  if (output) {
+    pipe.emplace();
+    fcntl(pipe->reader(), F_SETFL, O_NONBLOCK);
+    around.connect(STDOUT_FILENO, pipe->writer());
+  } else {
+    around.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
+  }
   around.connect_with_nothing(STDERR_FILENO, O_WRONLY);
+  const auto take_output = [&] {
+    char piece[4096];
+    for (ssize_t n = 0; pipe && (n = read(pipe->reader(), piece, sizeof piece)) > 0;)
+      output->append(piece, static_cast<size_t>(n));
+  };
   pid_t pid = -1;
   if (posix_spawnp(&pid, arguments[0].c_str(), around.actions(), around.attributes(),
                    pointers(arguments).data(), environ) != 0)
@@ -188,6 +205,7 @@ bool run_elsewhere(const std::string& remote_shell, const std::string& host,
   const auto until = std::chrono::steady_clock::now() + patience;
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {
+    take_output();
     if (std::chrono::steady_clock::now() > until) {
       kill(pid, SIGKILL);
       waitpid(pid, &status, 0);
@@ -195,6 +213,7 @@ bool run_elsewhere(const std::string& remote_shell, const std::string& host,
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
+  take_output();
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

@@ -32,9 +32,13 @@ struct RankProcess {
 RankProcess start_rank(const RankStart& start);
 
 /// Runs `words` on another host through the remote shell, and waits `patience` at most. Whether it ended
-/// well.
+/// well. `output`, if given, gets what it writes on its standard output.
 bool run_elsewhere(const std::string& remote_shell, const std::string& host,
-                   const std::vector<std::string>& words, std::chrono::milliseconds patience);
+                   const std::vector<std::string>& words, std::chrono::milliseconds patience,
+                   std::string* output = nullptr);
+
+/// This program, as a command line on another host names it.
+std::string program_on_other_hosts();
 
 /// What the ranks of a job have in common that others must not know is in this variable.
 inline constexpr const char* kSecretVariable = "PIPEWRIGHT_JOB_SECRET";

@@ -306,6 +306,27 @@ TEST_CASE("launch --hosts: a host that cannot be reached ends the job with its w
   CHECK_THAT(Process::contents(folder / "run" / "rank-1.log"), Catch::Contains("no route to right"));
 }
 
+TEST_CASE("doctor looks at this host and at others, says what to do, and ends with 1 if something is wrong") {
+  const TemporaryFolder folder;
+  write_file(folder / "hosts", "left slots=2\nright\n");
+  write_file(folder / "rsh",
+             "#!/bin/sh\nhost=$1; shift\n[ $host = left ] || { echo no route to $host >&2; exit 255; }\n"
+             "exec /bin/sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "rsh", std::filesystem::perms::owner_all);
+  const Outcome alone = runtime(folder, {"doctor"});
+  INFO(alone.output << alone.error);
+  CHECK(alone.code == 0);
+  const Outcome all = runtime(
+      folder, {"doctor", "--hosts", (folder / "hosts").string(), "--rsh", (folder / "rsh").string()});
+  INFO(all.output << all.error);
+  CHECK(all.code == 1);
+  CHECK_THAT(all.output, Catch::Contains("\nleft\n") && Catch::Contains("is the same on both"));
+  CHECK_THAT(all.output.substr(all.output.find("\nright\n")),
+             Catch::Contains("WRONG  reached") && Catch::Contains(" right true must work"));
+  CHECK_THAT(all.error, Catch::Contains("1 of "));
+  CHECK(runtime(folder, {"doctor", "--rsh", "ssh"}).code == 2);
+}
+
 TEST_CASE("probe measures the links, by level where ranks are on several hosts") {
   const TemporaryFolder folder;
   write_file(folder / "hosts", "left slots=2\nright slots=2\n");
