@@ -16,6 +16,9 @@
 
 namespace pipewright {
 
+/// The meeting behind which all ranks have begun, and are watched by each other.
+inline constexpr const char* kStartMeeting = "start";
+
 /// A view of the job's store, made of a Store wherever one is at hand; the thread whose store it is calls.
 /// PeerError from all calls if the store cannot be reached.
 class Board {

@@ -313,10 +313,10 @@ void Launcher::look_for_loss() {
   take(loss);
 }
 
-// Of the ranks of this host, before they have begun: until then they wait for one that is late as long as for
+// Of the ranks of this host, before all have begun: until then they wait for one that is late as long as for
 // one that is stopped.
 void Launcher::look_for_stopped() {
-  if (stopping_ || failure_ || !store_ || have_begun()) return;
+  if (stopping_ || failure_ || !store_ || Board(*store_).is_open(kStartMeeting)) return;
   for (const Child& child : processes_.all()) {
     if (!child.running || !child.host.empty() || state_of_pid(child.pid) != ProcessState::kStopped) {
       stopped_since_.erase(child.rank);

@@ -1,13 +1,15 @@
 #include "runtime/launch/rank_process.h"
 
 #include <fcntl.h>
-#include <spawn.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -40,36 +42,41 @@ class Pipe {
   int writer() const { return ends_[1]; }
   /// The caller's from now on.
   int take_reader() { return std::exchange(ends_[0], -1); }
+  void close_writer() { close(std::exchange(ends_[1], -1)); }
 
  private:
   int ends_[2] = {-1, -1};
 };
 
-// What the process has as its standard streams, and its group.
-class Surroundings {
+// What the process has as its standard streams.
+class Streams {
  public:
-  Surroundings() {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawnattr_init(&attributes_);
-    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETPGROUP);
-    posix_spawnattr_setpgroup(&attributes_, 0);
+  Streams() = default;
+  Streams(const Streams&) = delete;
+  Streams& operator=(const Streams&) = delete;
+  ~Streams() {
+    for (const int descriptor : opened_) close(descriptor);
   }
-  Surroundings(const Surroundings&) = delete;
-  Surroundings& operator=(const Surroundings&) = delete;
-  ~Surroundings() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  void connect(int stream, int with) { posix_spawn_file_actions_adddup2(&actions_, with, stream); }
+  void connect(int stream, int with) { with_.at(static_cast<size_t>(stream)) = with; }
   void connect_with_nothing(int stream, int mode) {
-    posix_spawn_file_actions_addopen(&actions_, stream, "/dev/null", mode, 0);
+    const int nothing = open("/dev/null", mode | O_CLOEXEC);
+    if (nothing < 0) throw RunError(std::string("/dev/null: ") + std::strerror(errno));
+    opened_.push_back(nothing);
+    connect(stream, nothing);
   }
-  const posix_spawn_file_actions_t* actions() const { return &actions_; }
-  const posix_spawnattr_t* attributes() const { return &attributes_; }
+  /// In the new process: calls that a signal handler may make, and no others.
+  bool take() const {
+    for (size_t stream = 0; stream < with_.size(); ++stream) {
+      const int target = static_cast<int>(stream), with = with_[stream];
+      // One that is there already would be closed.
+      if (with >= 0 && (with == target ? fcntl(with, F_SETFD, 0) : dup2(with, target)) < 0) return false;
+    }
+    return true;
+  }
 
  private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
+  std::array<int, 3> with_ = {-1, -1, -1};  // -1: ours
+  std::vector<int> opened_;
 };
 
 struct Program {
@@ -129,11 +136,56 @@ Program program_elsewhere(const RankStart& start) {
   return program;
 }
 
+// Where a file of that name may be: as a shell looks for it.
+std::vector<std::string> places_of(const std::string& file) {
+  const char* const path = std::getenv("PATH");
+  if (file.find('/') != std::string::npos || !path) return {file};
+  std::vector<std::string> places;
+  std::istringstream folders(path);
+  for (std::string folder; std::getline(folders, folder, ':');)
+    places.push_back((folder.empty() ? "." : folder) + "/" + file);
+  return places;
+}
+
 std::vector<char*> pointers(std::vector<std::string>& strings) {
   std::vector<char*> list;
   for (std::string& text : strings) list.push_back(text.data());
   list.push_back(nullptr);
   return list;
+}
+
+// Starts `program` as the leader of a process group of its own; its pid, or what errno says of why not. Not
+// posix_spawn(), which waits until the new process has become the program: one that is stopped before would
+// stop this one, too.
+struct Started {
+  pid_t pid = -1;
+  int error = 0;
+};
+Started start_process(Program program, const Streams& streams) {
+  constexpr int kMostWaited = 2000;  // ms; usually a fraction of one
+  Pipe failure;                      // the new process writes why it fails; becoming the program closes it
+  const std::vector<char*> arguments = pointers(program.arguments),
+                           environment = pointers(program.environment);
+  const std::vector<std::string> files = places_of(program.file);
+  const pid_t pid = _Fork();
+  if (pid < 0) return {-1, errno};
+  if (pid == 0) {
+    setpgid(0, 0);
+    if (streams.take())
+      for (const std::string& file : files) execve(file.c_str(), arguments.data(), environment.data());
+    const int why = errno;
+    const ssize_t written = write(failure.writer(), &why, sizeof why);
+    static_cast<void>(written);
+    _exit(127);
+  }
+  failure.close_writer();
+  struct pollfd told = {failure.reader(), POLLIN, 0};
+  int why = 0;
+  if (poll(&told, 1, kMostWaited) == 1 && read(failure.reader(), &why, sizeof why) == sizeof why) {
+    waitpid(pid, nullptr, 0);
+    return {-1, why};
+  }
+  return {pid, 0};
 }
 
 }  // namespace
@@ -143,25 +195,26 @@ RankProcess start_rank(const RankStart& start) {
   Program program = is_here ? program_here(start) : program_elsewhere(start);
   std::optional<Pipe> output(std::in_place), secret;
   if (!is_here) secret.emplace();
-  Surroundings around;
+  Streams streams;
   if (secret) {
-    around.connect(STDIN_FILENO, secret->reader());
+    streams.connect(STDIN_FILENO, secret->reader());
   } else {
-    around.connect_with_nothing(STDIN_FILENO, O_RDONLY);
+    streams.connect_with_nothing(STDIN_FILENO, O_RDONLY);
   }
   if (start.rank != 0) {
-    around.connect(STDOUT_FILENO, output->writer());
+    streams.connect(STDOUT_FILENO, output->writer());
   } else if (!start.results) {
-    around.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
+    streams.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
   }
-  around.connect(STDERR_FILENO, output->writer());
+  streams.connect(STDERR_FILENO, output->writer());
   RankProcess process;
-  if (const int failed =
-          posix_spawnp(&process.pid, program.file.c_str(), around.actions(), around.attributes(),
-                       pointers(program.arguments).data(), pointers(program.environment).data())) {
-    throw RunError("rank " + std::to_string(start.rank) + " cannot be started: " + program.file + ": " +
-                   std::strerror(failed));
+  const std::string file = program.file;
+  const Started started = start_process(std::move(program), streams);
+  if (started.pid < 0) {
+    throw RunError("rank " + std::to_string(start.rank) + " cannot be started: " + file + ": " +
+                   std::strerror(started.error));
   }
+  process.pid = started.pid;
   if (secret) {
     const std::string line = start.secret + "\n";  // less than a pipe holds
     const ssize_t written = write(secret->writer(), line.data(), line.size());
@@ -179,29 +232,30 @@ bool run_elsewhere(const std::string& remote_shell, const std::string& host,
                    const std::vector<std::string>& words, std::chrono::milliseconds patience,
                    std::string* output) {
   std::istringstream shell(remote_shell);
-  std::vector<std::string> arguments(std::istream_iterator<std::string>(shell), {});
-  PW_CHECK(!arguments.empty(), "no remote shell");
-  arguments.insert(arguments.end(), {host, shell_line(words)});
-  Surroundings around;
-  around.connect_with_nothing(STDIN_FILENO, O_RDONLY);
+  Program program;
+  program.arguments.assign(std::istream_iterator<std::string>(shell), {});
+  PW_CHECK(!program.arguments.empty(), "no remote shell");
+  program.file = program.arguments[0];
+  program.arguments.insert(program.arguments.end(), {host, shell_line(words)});
+  for (char** variable = environ; *variable; ++variable) program.environment.push_back(*variable);
+  Streams streams;
+  streams.connect_with_nothing(STDIN_FILENO, O_RDONLY);
   std::optional<Pipe> pipe;
   if (output) {
     pipe.emplace();
     fcntl(pipe->reader(), F_SETFL, O_NONBLOCK);
-    around.connect(STDOUT_FILENO, pipe->writer());
+    streams.connect(STDOUT_FILENO, pipe->writer());
   } else {
-    around.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
+    streams.connect_with_nothing(STDOUT_FILENO, O_WRONLY);
   }
-  around.connect_with_nothing(STDERR_FILENO, O_WRONLY);
+  streams.connect_with_nothing(STDERR_FILENO, O_WRONLY);
   const auto take_output = [&] {
     char piece[4096];
     for (ssize_t n = 0; pipe && (n = read(pipe->reader(), piece, sizeof piece)) > 0;)
       output->append(piece, static_cast<size_t>(n));
   };
-  pid_t pid = -1;
-  if (posix_spawnp(&pid, arguments[0].c_str(), around.actions(), around.attributes(),
-                   pointers(arguments).data(), environ) != 0)
-    return false;
+  const pid_t pid = start_process(std::move(program), streams).pid;
+  if (pid < 0) return false;
   const auto until = std::chrono::steady_clock::now() + patience;
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {

@@ -159,7 +159,7 @@ void RankSession::begin(RankTask& task) {
   }
   task.begin_here();
   folder_is_ours_ = true;
-  control_->barrier("start", start_patience(), Meeting::kStart);
+  control_->barrier(kStartMeeting, start_patience(), Meeting::kStart);
 }
 
 void RankSession::connect(RankTask& task) {
