@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from pipewright.errors import Error, ProgramError
 
+MODEL_DEFAULTS = {"batch_size": 8, "image": 224, "channels": 3, "tokens": 64, "classes": None, "loss": "cross_entropy", "seed": 0}
 MODELS = """
     pipewright export torchvision:resnet18 --option num_classes=10 --image 64 --batch-size 32 --output resnet18.pt2
     pipewright export timm:vit_tiny_patch16_224 --option img_size=64 --option num_classes=10 --image 64 --output vit.pt2
@@ -36,14 +37,15 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER, module:function or file.py:function")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model (default: none)")
     parser.add_argument("--pretrained", action="store_true", help="with the weights that its library has, or has in its local cache")
-    parser.add_argument("--batch-size", type=int, default=8, help="samples in a minibatch (default: 8)")
-    parser.add_argument("--image", type=int, default=224, help="side of the square images (default: 224)")
-    parser.add_argument("--channels", type=int, default=3, help="of the images (default: 3)")
-    parser.add_argument("--tokens", type=int, default=64, help="length of texts (default: 64)")
+    parser.add_argument("--batch-size", type=int, help="samples in a minibatch (default: 8)")
+    parser.add_argument("--image", type=int, help="side of the square images (default: 224)")
+    parser.add_argument("--channels", type=int, help="of the images (default: 3)")
+    parser.add_argument("--tokens", type=int, help="length of texts (default: 64)")
     parser.add_argument("--classes", type=int, help="of the classifier (default: as its library makes it; of transformers, a language model)")
-    parser.add_argument("--loss", choices=["cross_entropy", "mse", "none"], default="cross_entropy",
+    parser.add_argument("--loss", choices=["cross_entropy", "mse", "none"],
                         help="none: the file has scores only, and --model FILE.pt2:loss=... adds one (default: cross_entropy)")
-    parser.add_argument("--seed", type=int, default=0, help="of the model's first weights (default: 0)")
+    parser.add_argument("--seed", type=int, help="of the model's first weights (default: 0)")
+    parser.set_defaults(**MODEL_DEFAULTS)
 
 
 def parsers() -> argparse.ArgumentParser:
@@ -56,7 +58,7 @@ def parsers() -> argparse.ArgumentParser:
 
     train = add("train", "from a model's name to trained weights: export, profile, compare, plan, launch", TRAIN)
     add_model_options(train)
-    train.set_defaults(batch_size=None)  # that of the export
+    train.set_defaults(batch_size=None)  # that which the model is exported with
     data = train.add_mutually_exclusive_group(required=True)
     data.add_argument("--text", metavar="FILE", help="a text, of which the next token is predicted: its bytes, or tokens of the model's tokenizer")
     data.add_argument("--data", metavar="SPEC", help="a data set (docs/data.md)")

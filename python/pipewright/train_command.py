@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from pipewright import programs
+from pipewright.command_line import MODEL_DEFAULTS
 from pipewright.documents import Comparison, Exported
 from pipewright.errors import Error, ProgramError
 from pipewright.programs import shown, spec, words_of
@@ -69,11 +70,12 @@ def export_step(arguments: argparse.Namespace) -> Step:
     library = arguments.model.partition(":")[0]
     if arguments.text is not None and library == "transformers" and not has_tokenizer(arguments):
         if not any(option.startswith("vocab_size=") for option in options):
-            options.append("vocab_size=256")  # a token is a byte
+            options += ["vocab_size=256", "bos_token_id=none", "eos_token_id=none"]  # a token is a byte
+    given = {name: getattr(arguments, name) for name, default in MODEL_DEFAULTS.items()
+             if getattr(arguments, name) != default}
     return Step("export", [*own_command(), "export", arguments.model, *words_of({
-        "option": options, "pretrained": arguments.pretrained, "batch_size": arguments.batch_size, "image": arguments.image,
-        "channels": arguments.channels, "tokens": arguments.tokens, "classes": arguments.classes, "loss": arguments.loss, "seed": arguments.seed,
-        "output": model_file(arguments), "json": True})], pathlib.Path(arguments.output, "export.json"), printed=True)
+        "option": options, "pretrained": arguments.pretrained, **given, "output": model_file(arguments), "json": True})],
+                pathlib.Path(arguments.output, "export.json"), printed=True)
 
 
 def profile_step(arguments: argparse.Namespace, data: str) -> Step:
