@@ -131,5 +131,6 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Error as error:
-        print(f"pipewright: error: {error}", file=sys.stderr)
+        if error.args[0]:
+            print(f"pipewright: error: {error}", file=sys.stderr)
         sys.exit(error.returncode if isinstance(error, ProgramError) and error.returncode > 0 else 1)

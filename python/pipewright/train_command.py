@@ -126,10 +126,10 @@ def check(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
 
 
 def quiet(step: Step) -> None:
-    """Runs a step for its exit code. ProgramError; standard error has said why."""
+    """Runs a step for its exit code. ProgramError without a message: the program has said why."""
     done = subprocess.run(step.command, env=programs.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
-        raise ProgramError(step.command, done.returncode, f"{shown(step.command)} ended with exit code {done.returncode}")
+        raise ProgramError(step.command, done.returncode, "")
 
 
 class Door:
