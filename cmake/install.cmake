@@ -49,11 +49,12 @@ endif()
 install(FILES LICENSE DESTINATION . COMPONENT programs)
 
 # Under the one name that a program asks for; without following LibTorch, whose libraries stay where they are.
-set(programs ${started} ${with_torch})
-list(TRANSFORM programs PREPEND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/)
-install(CODE "set(programs \"${programs}\")" COMPONENT programs)
+# (Not named as the component is: cmake's script would take the component's name for it.)
+set(executables ${started} ${with_torch})
+list(TRANSFORM executables PREPEND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/)
+install(CODE "set(executables \"${executables}\")" COMPONENT programs)
 install(CODE [[
-  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${programs} RESOLVED_DEPENDENCIES_VAR libraries
+  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
        PRE_EXCLUDE_REGEXES "^lib(torch|c10|gomp)" "^lib(c|m|dl|rt|util|anl|resolv|pthread|gcc_s|stdc[+][+])[.]so" "^ld-linux")
   foreach(library ${libraries})
     get_filename_component(name ${library} NAME)
