@@ -1,7 +1,8 @@
 # The tree that is carried to another machine: docs/gpu.md. It runs from any folder, beside that machine's PyTorch.
 #   bin/      what is started: scripts that look for LibTorch, then start the program of that name in libexec/
 #   lib/      the plug-in, and the shared libraries of this machine that the programs need
-#   scripts/  those that need no sources
+#   scripts/  those that need no sources; python/ has the package that they use
+# The wheel (scripts/build_wheel) is the component `programs` of it: what is started, without what checks a GPU.
 # The C and C++ runtimes are the other machine's: they only have to be as new as these here.
 if(CMAKE_INSTALL_PREFIX_INITIALIZED_TO_DEFAULT)
   set(CMAKE_INSTALL_PREFIX ${CMAKE_BINARY_DIR}/installed CACHE PATH "Where cmake --install puts the tree" FORCE)
@@ -9,53 +10,62 @@ endif()
 
 set(started pipewright-optimizer)
 set(with_torch "")
+set(checks "")
 if(PIPEWRIGHT_TORCH)
-  list(APPEND with_torch pipewright-profiler pipewright-runtime benchmark_device)
+  list(APPEND with_torch pipewright-profiler pipewright-runtime)
+  list(APPEND checks benchmark_device)
   if(PIPEWRIGHT_TESTS)
-    list(APPEND with_torch test_cuda profile_cuda_test)
+    list(APPEND checks test_cuda profile_cuda_test)
   endif()
 endif()
 # DT_RPATH, not DT_RUNPATH: it is for the libraries of the libraries, too.
-set_target_properties(${started} ${with_torch} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
-foreach(target ${started} ${with_torch})
+set_target_properties(${started} ${with_torch} ${checks} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+foreach(target ${started} ${with_torch} ${checks})
   target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
 endforeach()
 
 # Symbols are a third of the programs.
-install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)")
-install(TARGETS ${started} DESTINATION bin)
-set(carried ${started} ${with_torch})
+install(CODE "set(CMAKE_INSTALL_DO_STRIP TRUE)" ALL_COMPONENTS)
+install(TARGETS ${started} DESTINATION bin COMPONENT programs)
+set(packaged ${started} ${with_torch})
 if(with_torch)
-  install(TARGETS ${with_torch} DESTINATION libexec)
+  install(TARGETS ${with_torch} DESTINATION libexec COMPONENT programs)
+  install(TARGETS ${checks} DESTINATION libexec)
   string(REGEX MATCH "^[0-9]+[.][0-9]+" PIPEWRIGHT_TORCH_SERIES "${pipewright_torch_version}")
   configure_file(${CMAKE_CURRENT_LIST_DIR}/start.in ${CMAKE_BINARY_DIR}/start @ONLY)
   foreach(program ${with_torch})
+    install(PROGRAMS ${CMAKE_BINARY_DIR}/start DESTINATION bin RENAME ${program} COMPONENT programs)
+  endforeach()
+  foreach(program ${checks})
     install(PROGRAMS ${CMAKE_BINARY_DIR}/start DESTINATION bin RENAME ${program})
   endforeach()
   if(TARGET pipewright_cuda)
-    install(TARGETS pipewright_cuda DESTINATION lib)
-    list(APPEND carried pipewright_cuda)
+    install(TARGETS pipewright_cuda DESTINATION lib COMPONENT programs)
+    list(APPEND packaged pipewright_cuda)
   endif()
   install(PROGRAMS scripts/check_gpu scripts/gpu_peer.py scripts/export_model.py DESTINATION scripts)
+  install(DIRECTORY python/pipewright DESTINATION python FILES_MATCHING PATTERN "*.py")
 endif()
-install(FILES LICENSE DESTINATION .)
+install(FILES LICENSE DESTINATION . COMPONENT programs)
 
 # Under the one name that a program asks for; without following LibTorch, whose libraries stay where they are.
-set(programs ${started} ${with_torch})
-list(TRANSFORM programs PREPEND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/)
-install(CODE "set(programs \"${programs}\")")
+# (Not named as the component is: cmake's script would take the component's name for it.)
+set(executables ${started} ${with_torch})
+list(TRANSFORM executables PREPEND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/)
+install(CODE "set(executables \"${executables}\")" COMPONENT programs)
 install(CODE [[
-  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${programs} RESOLVED_DEPENDENCIES_VAR libraries
+  file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR libraries
        PRE_EXCLUDE_REGEXES "^lib(torch|c10|gomp)" "^lib(c|m|dl|rt|util|anl|resolv|pthread|gcc_s|stdc[+][+])[.]so" "^ld-linux")
   foreach(library ${libraries})
     get_filename_component(name ${library} NAME)
     file(REAL_PATH ${library} file)
     file(INSTALL DESTINATION ${CMAKE_INSTALL_PREFIX}/lib TYPE FILE RENAME ${name} FILES ${file})
   endforeach()
-]])
+]] COMPONENT programs)
 
-# What the tree needs, and no more, before cmake --install or cpack.
-add_custom_target(carried DEPENDS ${carried})
+# What the tree needs, and no more, before cmake --install or cpack; and what the wheel needs.
+add_custom_target(carried DEPENDS ${packaged} ${checks})
+add_custom_target(packaged DEPENDS ${packaged})
 set(CPACK_GENERATOR TGZ)
 set(CPACK_PACKAGE_FILE_NAME pipewright-${PROJECT_VERSION}-${CMAKE_SYSTEM_PROCESSOR})
 set(CPACK_VERBATIM_VARIABLES ON)

@@ -8,6 +8,7 @@ exported and compiled, and waits for a line before it measures. Ends with 2 wher
 """
 import argparse
 import importlib.util
+import pathlib
 import sys
 import time
 
@@ -15,7 +16,8 @@ for library in ("torch", "torchvision") if any(word.startswith("torchvision:") f
     if importlib.util.find_spec(library) is None:
         print(f"gpu_peer.py: error: this Python, {sys.executable}, has no {library}", file=sys.stderr)
         sys.exit(2)
-from export_model import export, find_model, first_line, parsed, with_loss
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+from pipewright.exporting import export, find_model, first_line, parsed, with_loss  # noqa: E402
 import torch
 from torch import nn
 

@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import json
 import os
+import pathlib
 import re
 import sys
 import tempfile
@@ -175,18 +176,23 @@ class Program:
 
 def other_model(arguments, batch):
     """A model as export_model.py takes it, that is called as it was exported."""
-    import export_model
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+    from pipewright import exporting
+    from pipewright.errors import Error
 
-    options = {name: export_model.parsed(value) for name, _, value in (option.partition("=") for option in arguments.option)}
-    classes = arguments.classes or options.get("num_classes") or options.get("num_labels")
-    model, inputs = export_model.find_model(arguments.model, options, classes)
-    if inputs is None:
-        first = next(iter(batch.values()))
-        shape = argparse.Namespace(batch_size=first.shape[0], tokens=first.shape[-1], image=first.shape[-1],
-                                   channels=first.shape[1] if first.dim() == 4 else 1, classes=classes)
-        inputs = export_model.example_inputs(shape, model)
-        model = export_model.with_loss(model, arguments.loss, inputs)
-    return export_model.in_training(model)
+    try:
+        options = exporting.options_of(arguments.option)
+        classes = arguments.classes or options.get("num_classes") or options.get("num_labels")
+        model, inputs = exporting.find_model(arguments.model, options, classes)
+        if inputs is None:
+            first = next(iter(batch.values()))
+            shape = argparse.Namespace(batch_size=first.shape[0], tokens=first.shape[-1], image=first.shape[-1],
+                                       channels=first.shape[1] if first.dim() == 4 else 1, classes=classes)
+            inputs = exporting.example_inputs(shape, model)
+            model = exporting.with_loss(model, arguments.loss, inputs)
+    except Error as error:
+        fail(error.args[0], error.remedy)
+    return exporting.in_training(model)
 
 
 def first_weights(module, program, initial):

@@ -86,6 +86,22 @@ class Carried(unittest.TestCase):
         (site / "torch").symlink_to(torch_root)
         self.assertIn("LibTorch 2.", self.run_there(self.tree / "bin" / "pipewright-runtime", "--version", torch=None, PYTHONPATH=str(site)))
 
+    def test_the_wheel_s_programs_run_on_the_torch_of_their_python(self):
+        site = self.folder / "wheel"
+        shutil.copytree(self.tree / "python", site)
+        done = subprocess.run(["cmake", "--install", build, "--component", "programs", "--prefix", site / "pipewright" / "installed"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual({file.name for file in (site / "pipewright" / "installed" / "bin").iterdir()},
+                         {"pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"})
+        for program in ("optimizer", "profiler", "runtime"):
+            command = [sys.executable, "-c", f"from pipewright.programs import {program}; {program}()", "--version"]
+            if importlib.util.find_spec("torch") is None:
+                without = self.run_there(*command, torch=None, code=0 if program == "optimizer" else 2, PYTHONPATH=str(site))
+                self.assertIn("pipewright" if program == "optimizer" else "expected, none found: ", without)
+            (site / "torch").symlink_to(torch_root)
+            self.assertIn("pipewright", self.run_there(*command, torch=None, PYTHONPATH=str(site)))
+            (site / "torch").unlink()
+
     def test_training(self):
         runtime = self.tree / "bin" / "pipewright-runtime"
         self.assertIn("8 minibatches in", self.run_there(runtime, "train", *SMALL, "--output", "one"))

@@ -28,8 +28,8 @@ import tempfile
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "scripts"))
-import export_model  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python"))
+from pipewright import exporting  # noqa: E402
 
 STEPS, RATE = 5, 0.01
 
@@ -360,8 +360,8 @@ def compare(name, programs, folder, batch, load):
     first = {name: tensor[:batch] for name, tensor in data.items()}
     model = without_chance(model).train()
     if "labels" in fields:  # the others have a loss of their own
-        model = export_model.with_loss(model, "cross_entropy", first)
-    program = export_model.export(model, first, folder / "model.pt2")
+        model = exporting.with_loss(model, "cross_entropy", first)
+    program = exporting.export(model, first, folder / "model.pt2")
     if load:
         run(programs / "pipewright-profiler", "graph", "--model", folder / "model.pt2", "--batch-size", batch)
         return None
@@ -380,7 +380,7 @@ def compare(name, programs, folder, batch, load):
 
     expected, one = {}, {}  # losses, by minibatches an update
     for microbatches in sorted({plan["microbatches"] for plan in plans}):
-        with export_model.unchanged(model):
+        with exporting.unchanged(model):
             expected[microbatches] = train_in_python(model, data, batch, microbatches)
         output = folder / f"one{microbatches}"
         run(programs / "pipewright-runtime", "train", *what, *how, "--minibatches", STEPS * microbatches, "--gradient-accumulation",
@@ -419,7 +419,7 @@ def row_of(name, programs, batch, load):
     with tempfile.TemporaryDirectory() as folder:
         try:
             compared = compare(name, programs, pathlib.Path(folder), batch, load)
-        except (Exception, SystemExit) as error:  # the table goes on
+        except Exception as error:  # the table goes on
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             return f"| {name} | not compared: {reason} | | | | |", f"{name:22} not compared: {reason}", False
     if compared is None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What scripts/export_model.py says of the mistakes of users: one line, and a likely way out; and what its files hold of a model.
+"""What `pipewright export` says of the mistakes of users: one line, and a likely way out; and what its files hold of a model.
 
     python tests/models/pt2/export_errors.py
 
@@ -15,7 +15,7 @@ import tempfile
 import textwrap
 import warnings
 
-SCRIPT = pathlib.Path(__file__).resolve().parents[3] / "scripts" / "export_model.py"
+PACKAGE = pathlib.Path(__file__).resolve().parents[3] / "python"
 
 # Name, body of a forward of (features, labels) with self.linear, what the error says, what its remedy says.
 FORWARDS = (
@@ -168,7 +168,7 @@ def failing(width=3):
     raise KeyError("height")
 '''
 
-# The words after the script's name, what the error says, what its remedy says.
+# The words after the command's name, what the error says, what its remedy says.
 COMMANDS = (
     (["my_models:tied"], [], ""),
     (["resnet18"], ["'resnet18' is no model"], "torchvision:NAME"),
@@ -203,13 +203,13 @@ LIBRARIES = (
 
 def export(words):
     """Its exit code and what it prints as an error; in this process, as importing torch takes longest."""
-    sys.argv = [str(SCRIPT), "--output", "out.pt2", *words]
     error = io.StringIO()
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(error):
-            export_model.main()
+            command_line.main(["export", "--output", "out.pt2", *words])
     except SystemExit as end:
-        return (1, str(end.code)) if isinstance(end.code, str) else (end.code, error.getvalue())
+        said = error.getvalue()
+        return end.code, said[said.find("pipewright: error: "):]
     return 0, ""
 
 
@@ -244,10 +244,9 @@ def check_programs(torch):
     import my_models
 
     def exported(*words):
-        sys.argv = [str(SCRIPT), "--output", "out.pt2", *words]
         said, told = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(told):
-            export_model.main()
+            command_line.main(["export", "--output", "out.pt2", *words])
         return torch.export.load("out.pt2"), said.getvalue(), told.getvalue()
 
     results = {}
@@ -257,7 +256,7 @@ def check_programs(torch):
     results["buffers begin where they were"] = all(one.abs().sum() == 0 for one in buffers)
     model, inputs = my_models.frozen()
     before = torch.get_rng_state()
-    with export_model.unchanged(model):
+    with exporting.unchanged(model):
         model(**inputs)
         torch.rand(1)
     results["running a model leaves no trace"] = (model.calls == [] and model.unsaved.abs().sum() == 0
@@ -288,20 +287,20 @@ def check(name, words, says, remedy):
     code, error = export(words)
     lines = error.strip().splitlines()
     good = code == 0 if not says else (
-        code == 1 and 1 <= len(lines) <= 2 and lines[0].startswith("export_model.py: error: ")
+        code == 1 and 1 <= len(lines) <= 2 and lines[0].startswith("pipewright: error: ")
         and all(part in lines[0] for part in says) and (not remedy or remedy in lines[-1]))
     print(f"{name:40} {'ok' if good else f'WRONG: {code} {error}'}", flush=True)
     return good
 
 
 def main():
-    global export_model
+    global command_line, exporting
     if importlib.util.find_spec("torch") is None:
         print("SKIPPED: this Python has no torch; scripts/test --with-pytorch makes one that has")
         return
     warnings.simplefilter("ignore")
-    sys.path.insert(0, str(SCRIPT.parent))
-    import export_model
+    sys.path.insert(0, str(PACKAGE))
+    from pipewright import command_line, exporting
 
     good = True
     with tempfile.TemporaryDirectory() as folder:
@@ -321,7 +320,7 @@ def main():
             else:
                 good &= check(" ".join(words), words, says, remedy)
         sys.path.insert(0, folder)
-        good &= check_programs(export_model.torch)
+        good &= check_programs(exporting.torch)
         os.chdir("/")
     sys.exit(not good)
 

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import nn
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parents[2] / "scripts"))
-import export_model  # noqa: E402
+sys.path.insert(0, str(FOLDER.parents[2] / "python"))
+from pipewright import exporting  # noqa: E402
 
 BATCH, STEPS, RATE, SEED = 4, 5, 0.1, 7
 
@@ -442,7 +442,7 @@ def losses_of(name, fields):
             output = seeded.run(*inputs)
         else:
             output = trained(*inputs)
-        output = export_model.leaves_of(output)[3 if extra.get("options") == "output=3" else 0]
+        output = exporting.leaves_of(output)[3 if extra.get("options") == "output=3" else 0]
         if extra.get("options") == "loss=cross_entropy":
             output = F.cross_entropy(output, batch[-1])
         if extra.get("options") == "loss=mse":
@@ -478,7 +478,7 @@ def main():
             inputs = {field: tensor[:BATCH] for field, tensor in fields.items()}
             if extra.get("options", "").startswith("loss="):
                 inputs.popitem()
-            export_model.export(module(), inputs, FOLDER / f"{name}.pt2", extra.get("dynamic", False))
+            exporting.export(module(), inputs, FOLDER / f"{name}.pt2", extra.get("dynamic", False))
         stored = load_file(data)  # sorted by name; the module's arguments are in the order of the program's inputs
         order = list(make(1))
         losses = losses_of(name, {field: stored[field] for field in order})

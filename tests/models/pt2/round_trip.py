@@ -16,7 +16,7 @@ import tempfile
 import torch
 from torch import nn
 
-from compare_models import export_model, largest_difference, losses_of, run, vision, language, without_chance
+from compare_models import exporting, largest_difference, losses_of, run, vision, language, without_chance
 
 STEPS, EVALUATIONS, MORE, BATCH, RATE = 20, 3, 5, 4, 0.02
 
@@ -58,7 +58,7 @@ def made(make, first=None, state=None):
     if state is not None:
         model.load_state_dict(state, strict=True)
     model = without_chance(model).train()
-    return (model, fields) if first is None else export_model.with_loss(model, "cross_entropy", first)
+    return (model, fields) if first is None else exporting.with_loss(model, "cross_entropy", first)
 
 
 def trained_in_python(model, data, steps):
@@ -99,7 +99,7 @@ def round_trip(make, programs, folder):
     for name, tensors in (("data", data), ("evaluation", evaluation)):
         save_file({field: tensor.clone() for field, tensor in tensors.items()}, folder / f"{name}.safetensors")
     first = {name: tensor[:BATCH] for name, tensor in data.items()}
-    export_model.export(export_model.with_loss(model, "cross_entropy", first), first, folder / "model.pt2")
+    exporting.export(exporting.with_loss(model, "cross_entropy", first), first, folder / "model.pt2")
 
     def train(output, *more):
         run(programs / "pipewright-runtime", "train", "--model", folder / "model.pt2", "--data",

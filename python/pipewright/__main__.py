@@ -1,0 +1,3 @@
+from pipewright.command_line import main
+
+main()
