@@ -27,6 +27,7 @@
 #include "graph/error.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
+#include "runtime/control/board.h"
 #include "runtime/launch/cores.h"
 #include "runtime/transport/connect.h"
 #include "runtime/transport/store.h"
@@ -179,8 +180,8 @@ double meet_at_store() {
   const auto begin = Clock::now();
   Store server = Store::serve(0, "doctor");
   Store other = Store::join("127.0.0.1", server.port(), kPatience, "doctor");
-  other.set("here", "yes");
-  server.get("here", kPatience);
+  if (!Board(other).claim(1) || Board(server).claim(1))
+    throw RunError("what one rank writes into the store the other does not find");
   return since(begin);
 }
 
@@ -203,8 +204,9 @@ double message_over(const std::string& transport) {
       warm_links(*connected);
       seconds[i] = since(begin);
       // Neither goes while the other still sends.
-      store.add("done", 1);
-      for (const auto until = Clock::now() + kPatience; store.add("done", 0) < 2 && Clock::now() < until;)
+      const Board board(store);
+      board.come_to(transport, number, 2);
+      for (const auto until = Clock::now() + kPatience; !board.is_open(transport) && Clock::now() < until;)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     } catch (...) {
       failures[i] = std::current_exception();
