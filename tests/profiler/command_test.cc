@@ -91,9 +91,9 @@ TEST_CASE("within a memory that the whole does not fit it is measured in parts, 
 TEST_CASE("the update of muon is measured where it is asked for, embeddings and heads told apart") {
   const Folder folder;
   const std::string profile = folder / "profile.json";
-  // Matrices of 512 x 512: their products take many times what a step element by element takes.
+  // Matrices of 256 x 256: their products take many times what a step element by element takes.
   const std::string model =
-      "--model mlp:layers=3,width=512,image=8,channels=1 --batch-size 1 --repeats 3 --beside 0 --output " +
+      "--model mlp:layers=3,width=256,image=8,channels=1 --batch-size 1 --repeats 3 --beside 0 --output " +
       profile;
   const auto measured = [&](const std::string& words) {
     const Result result = run(model + words);
