@@ -97,9 +97,9 @@ class Carried(unittest.TestCase):
             command = [sys.executable, "-c", f"from pipewright.programs import {program}; {program}()", "--version"]
             if importlib.util.find_spec("torch") is None:
                 without = self.run_there(*command, torch=None, code=0 if program == "optimizer" else 2, PYTHONPATH=str(site))
-                self.assertIn("pipewright" if program == "optimizer" else "expected, none found: ", without)
+                self.assertIn("Pipewright" if program == "optimizer" else "expected, none found: ", without)
             (site / "torch").symlink_to(torch_root)
-            self.assertIn("pipewright", self.run_there(*command, torch=None, PYTHONPATH=str(site)))
+            self.assertIn("Pipewright", self.run_there(*command, torch=None, PYTHONPATH=str(site)))
             (site / "torch").unlink()
 
     def test_training(self):
