@@ -105,7 +105,7 @@ def launch_step(arguments: argparse.Namespace, data: str, plan: str | None, rest
         "output": folder}), *rest], pathlib.Path(folder, "summary.json"))
 
 
-def check(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
+def check(arguments: argparse.Namespace) -> None:
     """What can be known to go wrong before anything starts. Error."""
     if arguments.text is not None and not os.path.isfile(arguments.text):
         raise Error(f"--text {arguments.text}: there is no such file", "Name a text that is there; its bytes, or its model's tokens, are trained on.")
@@ -160,8 +160,8 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     """All steps. `rest`: further options, of `pipewright-runtime launch`."""
     if arguments.output is None:
         arguments.output = os.path.join("runs", os.path.basename(arguments.model.rpartition(":")[2].rstrip("/")).removesuffix(".pt2"))
-    check(arguments, rest)
-    quiet(dataclasses.replace(launch_step(arguments, data_of(arguments), None, [*rest, "--print-config"])))
+    check(arguments)
+    quiet(launch_step(arguments, data_of(arguments), None, [*rest, "--print-config"]))
     os.makedirs(arguments.output, exist_ok=True)
     door = Door(3 + (not is_file_of_model(arguments)) + has_tokenizer(arguments) + (not arguments.plan_only))
 
