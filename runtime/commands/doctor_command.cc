@@ -8,9 +8,9 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "graph/text_table.h"
+#include "runtime/commands/launch_options.h"
 #include "runtime/doctor/hosts_checkup.h"
 #include "runtime/launch/hosts.h"
-#include "runtime/launch/launch.h"
 
 namespace pipewright {
 namespace {
@@ -52,17 +52,14 @@ std::string table_of(const std::vector<Checkup>& checkups, int64_t width) {
 
 void run_doctor(const std::vector<std::string>& arguments) {
   po::options_description description;
-  description.add_options()("hosts", po::value<std::string>()->value_name("FILE"),
-                            "these hosts too: lines HOST or HOST slots=N")(
-      "rsh", po::value<std::string>()->value_name("COMMAND"),
-      "starts a command on another host, as COMMAND HOST LINE; default: ssh -o BatchMode=yes")(
-      "json", po::bool_switch(), "print this host's findings as JSON; not with --hosts");
+  add_host_options(&description);
+  description.add_options()("json", po::bool_switch(),
+                            "print this host's findings as JSON; not with --hosts");
   add_wide_option(&description);
   const po::variables_map options = parse_options(arguments, description, kDoctorUsage);
   const bool json = options["json"].as<bool>();
   if (json && options.count("hosts")) throw InputError("--json does not go with --hosts", kDoctorUsage);
-  if (options.count("rsh") && !options.count("hosts"))
-    throw InputError("--rsh goes with --hosts", "give --hosts FILE");
+  const std::string shell = remote_shell_from(options);
   std::vector<std::string> hosts;
   if (options.count("hosts"))
     for (const HostSlots& each : read_hosts(options["hosts"].as<std::string>())) hosts.push_back(each.host);
@@ -72,9 +69,6 @@ void run_doctor(const std::vector<std::string>& arguments) {
   if (json) {
     std::cout << text_of(checkups.front()) << std::flush;
   } else {
-    const std::string shell =
-        options.count("rsh") ? options["rsh"].as<std::string>() : LaunchSettings().remote_shell;
-    if (shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
     for (Checkup& other : checkups_of_hosts(Checkup(checkups.front()), hosts, shell, kHostPatience))
       checkups.push_back(std::move(other));
     std::cout << table_of(checkups, output_width(options)) << std::flush;

@@ -20,17 +20,29 @@ constexpr const char* kWithValue[] = {"ranks", "hosts", "rsh", "master-addr"};
 
 }  // namespace
 
+void add_host_options(po::options_description* description) {
+  description->add_options()("hosts", po::value<std::string>()->value_name("FILE"),
+                             "ranks on other hosts too: lines HOST or HOST slots=N")(
+      "rsh", po::value<std::string>()->value_name("COMMAND"),
+      "starts a command on another host, as COMMAND HOST LINE; default: ssh -o BatchMode=yes");
+}
+
+std::string remote_shell_from(const po::variables_map& options) {
+  if (!options.count("rsh")) return LaunchSettings().remote_shell;
+  if (!options.count("hosts")) throw InputError("--rsh goes with --hosts", "give --hosts FILE");
+  const auto shell = options["rsh"].as<std::string>();
+  if (shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
+  return shell;
+}
+
 po::options_description launch_option_descriptions() {
   po::options_description description("Ranks");
   description.add_options()("ranks", po::value<int64_t>()->value_name("N"),
                             "processes to start; default: as many as the plan says")(
-      "no-pin", po::bool_switch(), "do not bind ranks to cores")(
-      "hosts", po::value<std::string>()->value_name("FILE"),
-      "ranks on other hosts too: lines HOST or HOST slots=N")(
-      "rsh", po::value<std::string>()->value_name("COMMAND"),
-      "starts a command on another host, as COMMAND HOST LINE; default: ssh -o BatchMode=yes")(
-      "master-addr", po::value<std::string>()->value_name("H"),
-      "with --hosts: this host's address for the others; default: its name");
+      "no-pin", po::bool_switch(), "do not bind ranks to cores");
+  add_host_options(&description);
+  description.add_options()("master-addr", po::value<std::string>()->value_name("H"),
+                            "with --hosts: this host's address for the others; default: its name");
   return description;
 }
 
@@ -38,12 +50,11 @@ LaunchSettings launch_settings_from(const po::variables_map& options) {
   LaunchSettings settings;
   settings.pin = !options["no-pin"].as<bool>();
   if (options.count("hosts")) settings.hosts = options["hosts"].as<std::string>();
-  if (options.count("rsh")) settings.remote_shell = options["rsh"].as<std::string>();
+  settings.remote_shell = remote_shell_from(options);
   if (options.count("master-addr")) settings.master_address = options["master-addr"].as<std::string>();
-  if (settings.hosts.empty() && (options.count("rsh") || options.count("master-addr"))) {
-    throw InputError("--rsh and --master-addr go with --hosts", "give --hosts FILE");
+  if (settings.hosts.empty() && options.count("master-addr")) {
+    throw InputError("--master-addr goes with --hosts", "give --hosts FILE");
   }
-  if (settings.remote_shell.find_first_not_of(' ') == std::string::npos) throw InputError("--rsh is empty");
   return settings;
 }
 

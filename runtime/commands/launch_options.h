@@ -17,6 +17,10 @@ boost::program_options::options_description launch_option_descriptions();
 LaunchSettings launch_settings_from(const boost::program_options::variables_map& options);
 /// --ranks, at least `least`.
 std::optional<int64_t> ranks_from(const boost::program_options::variables_map& options, int64_t least = 1);
+/// --hosts and --rsh alone, for commands that ask hosts and start no ranks.
+void add_host_options(boost::program_options::options_description* description);
+/// What --rsh says, or its default. InputError if it is empty, or there without --hosts.
+std::string remote_shell_from(const boost::program_options::variables_map& options);
 /// The words of a command line but for these options: what each rank is given.
 std::vector<std::string> without_launch_options(const std::vector<std::string>& words);
 

@@ -121,7 +121,7 @@ Checkup checkup_elsewhere(const Checkup& here, const std::string& host, const st
 }  // namespace
 
 Checkup checkup_of(const Machine& machine) {
-  return {machine.host, machine.program, machine.clock_seconds, findings_of(machine)};
+  return {machine.name, machine.program, machine.clock_seconds, findings_of(machine)};
 }
 
 std::string text_of(const Checkup& checkup) {

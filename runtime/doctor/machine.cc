@@ -27,6 +27,7 @@
 #include "graph/error.h"
 #include "models/device/cuda_plugin.h"
 #include "models/device/device.h"
+#include "models/memory/free_memory.h"
 #include "runtime/control/board.h"
 #include "runtime/launch/cores.h"
 #include "runtime/transport/connect.h"
@@ -103,13 +104,9 @@ double clock_read_seconds() {
 // --- memory and files ---
 
 void find_memory(Machine* machine) {
-  std::ifstream in("/proc/meminfo");
-  std::string key, unit;
-  for (int64_t kib = 0; in >> key >> kib; std::getline(in, unit)) {
-    if (key == "MemTotal:") machine->memory_bytes = 1024 * kib;
-    if (key == "MemAvailable:") machine->free_memory_bytes = 1024 * kib;
-  }
-  int64_t most = 0, used = 0;
+  machine->memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  machine->free_memory_bytes = std::min(memory_there().bytes, machine->memory_bytes);
+  int64_t most = 0, used = 0;  // of a container
   if (std::istringstream(first_line_of("/sys/fs/cgroup/memory.max")) >> most &&
       most < machine->memory_bytes) {
     machine->memory_bytes = most;
@@ -235,7 +232,6 @@ void find_gpu(Machine* machine) {
 Machine look_at_machine(const std::string& program) {
   Machine machine;
   machine.name = host_name();
-  machine.host = machine.name;
   machine.program = program;
   machine.load = load();  // before we compute ourselves
   machine.clock_seconds =

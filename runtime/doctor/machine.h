@@ -16,7 +16,7 @@ struct Trial {
 };
 
 struct Machine {
-  std::string host;
+  std::string name;          ///< the host's
   std::string program;       ///< lines: Pipewright's version, and what it is built of
   double clock_seconds = 0;  ///< since 1970, when it was looked at
 
@@ -35,7 +35,6 @@ struct Machine {
 
   double clock_read_seconds = 0;
   std::string clock_source;            ///< empty: the system does not tell
-  std::string name;                    ///< the host's
   std::vector<std::string> addresses;  ///< that its name means; numeric
 
   std::string arithmetic;        ///< "AVX2": what LibTorch computes with on this CPU

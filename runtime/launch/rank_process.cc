@@ -79,10 +79,16 @@ class Streams {
   std::vector<int> opened_;
 };
 
+std::vector<std::string> own_environment() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable; ++variable) variables.emplace_back(*variable);
+  return variables;
+}
+
 struct Program {
   std::string file = "/proc/self/exe";
   std::vector<std::string> arguments;  // the first is its name
-  std::vector<std::string> environment;
+  std::vector<std::string> environment = own_environment();
 
   void unset(const std::string& name) {
     std::erase_if(environment, [&](const std::string& entry) { return entry.rfind(name + "=", 0) == 0; });
@@ -93,7 +99,6 @@ Program program_of(const RankStart& start) {
   Program program;
   program.arguments = {"pipewright-runtime", start.command};
   program.arguments.insert(program.arguments.end(), start.arguments.begin(), start.arguments.end());
-  for (char** variable = environ; *variable; ++variable) program.environment.push_back(*variable);
   for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "PIPEWRIGHT_PROGRESS_TERMINAL", kPinVariable})
     program.unset(name);
   return program;
@@ -237,7 +242,6 @@ bool run_elsewhere(const std::string& remote_shell, const std::string& host,
   PW_CHECK(!program.arguments.empty(), "no remote shell");
   program.file = program.arguments[0];
   program.arguments.insert(program.arguments.end(), {host, shell_line(words)});
-  for (char** variable = environ; *variable; ++variable) program.environment.push_back(*variable);
   Streams streams;
   streams.connect_with_nothing(STDIN_FILENO, O_RDONLY);
   std::optional<Pipe> pipe;

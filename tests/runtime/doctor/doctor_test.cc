@@ -18,7 +18,7 @@ constexpr int64_t kGiB = int64_t{1} << 30;
 
 Machine good_machine() {
   Machine m;
-  m.host = m.name = "node1";
+  m.name = "node1";
   m.program = "pipewright 1";
   m.clock_seconds = 1e9;
   m.cores = m.cores_of_all = 8;
