@@ -16,6 +16,7 @@
 #include "runtime/commands/run_options.h"
 #include "runtime/generation/training_data.h"
 #include "runtime/train/run_results.h"
+#include "runtime/verify/retraining.h"
 #include "runtime/verify/verify.h"
 #include "runtime/verify/verify_report.h"
 
@@ -114,10 +115,7 @@ void verify_new_run(const po::variables_map& options) {
   report(verification, job.plan_of(job.generation_at(end - 1)), folder, options);
 }
 
-bool is_drained_checkpoint(const fs::path& folder) {
-  const CheckpointManifest manifest = open_checkpoint(folder).manifest;
-  return manifest.pipeline_began == manifest.next_minibatch;
-}
+bool is_drained_checkpoint(const fs::path& folder) { return is_drained(open_checkpoint(folder).manifest); }
 
 // Where a run that went on from `resume` began, as far as can be told: at that checkpoint, or at the oldest
 // of its folder, but for the last; with nothing in flight.

@@ -9,12 +9,11 @@
 namespace pipewright {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kGiB = int64_t{1} << 30;
-// A rank has two sockets with each other, and a few files: 16 ranks fit.
+// The launcher asks for 32, and six for each rank: 37 ranks.
 constexpr int64_t kFewFiles = 256;
-// Rings of two ranks take 4 MiB; what is kept for lost ranks takes the weights several times.
-constexpr int64_t kLittleSharedMemory = 64 * kMiB, kMuchSharedMemory = kGiB;
+// What is kept for lost ranks takes the weights several times.
+constexpr int64_t kMuchSharedMemory = kGiB;
 constexpr double kSlowClock = 500e-9;  // by the kernel; through the process's own pages it takes 20 to 50 ns
 
 std::string bytes(int64_t amount) { return format_bytes(static_cast<double>(amount)); }
@@ -52,7 +51,7 @@ Finding cores_of(const Machine& m) {
 Finding binding_of(const Machine& m) {
   if (m.binds) return {"binding", Verdict::kOk, "ranks can be bound to cores", ""};
   return {"binding", Verdict::kNote, "a thread cannot be bound to a core",
-          "Times vary more. launch --no-pin does without."};
+          "Ranks run all the same, and their times vary more: does a container forbid it?"};
 }
 
 Finding load_of(const Machine& m) {
@@ -72,20 +71,16 @@ Finding memory_of(const Machine& m) {
       "LibTorch alone takes some 200 MiB for each rank. pipewright-optimizer check says what a plan needs."};
 }
 
+// Messages do not need it: their rings are anonymous memory.
 Finding shared_memory_of(const Machine& m) {
-  Finding finding = of_trial("/dev/shm", m.shared_memory,
-                             bytes(m.free_shared_memory_bytes) + " free of " + bytes(m.shared_memory_bytes),
-                             "Ranks of one host meet over TCP instead: --transport gloo; what is kept for "
-                             "lost ranks goes to the disk.");
-  if (finding.verdict != Verdict::kOk) return finding;
-  if (m.free_shared_memory_bytes < kLittleSharedMemory) {
-    finding.verdict = Verdict::kWrong;
-    finding.remedy =
-        "Too little for messages between ranks: --transport gloo, or more of it (docker run --shm-size=4g).";
-  } else if (m.free_shared_memory_bytes < kMuchSharedMemory) {
+  Finding finding = of_trial(
+      "/dev/shm", m.shared_memory,
+      bytes(m.free_shared_memory_bytes) + " free of " + bytes(m.shared_memory_bytes),
+      "The state for lost ranks is kept there: --on-loss end, or let this user write it.", Verdict::kNote);
+  if (finding.verdict == Verdict::kOk && m.free_shared_memory_bytes < kMuchSharedMemory) {
     finding.verdict = Verdict::kNote;
     finding.remedy =
-        "Enough for messages; with --on-loss the state of large models goes to the disk instead (docker run "
+        "With --on-loss the state of a model that needs more is kept on the disk instead (docker run "
         "--shm-size=4g).";
   }
   return finding;
@@ -95,7 +90,7 @@ Finding files_of(const Machine& m) {
   const std::string found = std::to_string(m.open_files) + " open files";
   if (m.open_files >= kFewFiles) return {"files", Verdict::kOk, found, ""};
   return {"files", Verdict::kWrong, found,
-          "A rank needs some for each other rank and each file of data: raise the hard limit (ulimit -Hn)."};
+          "A launcher needs 32, and 6 for each rank: raise the hard limit (ulimit -Hn)."};
 }
 
 Finding clock_of(const Machine& m) {

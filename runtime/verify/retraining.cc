@@ -162,7 +162,7 @@ std::vector<PlanSpans> Retraining::planned_until(int64_t end) const {
   std::set<int64_t> drains{end};
   for (const auto& folder : list_checkpoints(run_folder_)) {
     const CheckpointManifest manifest = open_checkpoint(folder).manifest;
-    if (manifest.pipeline_began == manifest.next_minibatch) drains.insert(manifest.next_minibatch);
+    if (is_drained(manifest)) drains.insert(manifest.next_minibatch);
   }
   const WrittenGroups groups(job_.run.sync, run_folder_, data_.first_minibatch());
   std::vector<PlanSpans> parts;
