@@ -105,6 +105,7 @@ MessageObserver::MessageObserver(Settings settings) : settings_(std::move(settin
 
 void MessageObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
   if (!is_of_message(action.kind)) return;
+  if (!told_) told_ = begin;
   const MessageEnd which = message_end(action, settings_.first_stage);
   ++messages_[2 * static_cast<int>(which.is_gradient) + static_cast<int>(which.is_sender)];
   if (sampler_.takes(action.index)) {
@@ -115,11 +116,11 @@ void MessageObserver::after(const Action& action, Clock::time_point begin, Clock
     log_.ends.back().began_seconds = ended - seconds(end - begin);
     log_.ends.back().ended_seconds = ended;
   }
-  if (end - told_ >= kTell) tell(end);
+  if (end - *told_ >= kTell) tell(end);
 }
 
 void MessageObserver::tell(Clock::time_point now) {
-  sampler_.adjust(*std::max_element(std::begin(messages_), std::end(messages_)), seconds(now - told_));
+  sampler_.adjust(*std::max_element(std::begin(messages_), std::end(messages_)), seconds(now - *told_));
   std::fill(std::begin(messages_), std::end(messages_), 0);
   told_ = now;
   if (log_.ends.empty()) return;

@@ -105,8 +105,8 @@ class MessageObserver : public ActionObserver {
   const Settings settings_;
   MessageLog log_;
   MessageSampler sampler_;
-  Clock::time_point told_ = Clock::now();
-  int64_t messages_[4] = {};  // since then, by kind
+  std::optional<Clock::time_point> told_;  // or when the first message began
+  int64_t messages_[4] = {};               // since then, by kind
 };
 
 /// Of the core that this process is bound to, and of `device` where that is a GPU; null where there is
