@@ -118,6 +118,8 @@ class Launcher {
   }
 
   void run() {
+    // A host that is renamed meanwhile is still the one whose memory has the state.
+    ::setenv("PIPEWRIGHT_HOST", this_process().host.c_str(), 1);
     if (settings_.command == "train") {
       lock_.emplace(folder_);
     } else {

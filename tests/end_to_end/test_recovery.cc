@@ -247,6 +247,36 @@ TEST_CASE(
   CHECK(summary_of(output).recoveries.front().from == "memory");
 }
 
+TEST_CASE("a host is renamed while the run trains: the state in its memory is still this run's") {
+  const TemporaryFolder folder;
+  if (Process({"/usr/bin/unshare", "-u", "sh", "-c", "hostname before"}, folder / "o", folder / "e")
+          .wait(10s) != 0)
+    return skip("no right to name a host of its own");
+  const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),
+                                            "--minibatches", "4000"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  const std::vector<std::string> apart = {
+      "/usr/bin/unshare", "-u",    "sh", "-c", "hostname before && exec \"$@\"", "sh",
+      program("runtime"), "launch"};
+  Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const std::vector<pid_t> ranks = process.children();
+  REQUIRE(ranks.size() == 2);
+  const std::string launcher = std::to_string(process.pid());
+  REQUIRE(Process({"/usr/bin/nsenter", "-u", "-t", launcher, "hostname", "after"}, folder / "o", folder / "e")
+              .wait(10s) == 0);
+  REQUIRE(::kill(ranks.back(), SIGKILL) == 0);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  CHECK(weights(output) == weights(folder / "quiet"));
+  CHECK(nothing_is_kept(output));
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  CHECK(summary_of(output).recoveries.front().from == "memory");
+}
+
 TEST_CASE("the ranks that are left go on under a plan made for them, and verify proves it") {
   const TemporaryFolder folder;
   const std::string profile = profile_of(folder);
