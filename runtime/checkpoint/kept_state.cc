@@ -32,9 +32,12 @@ const std::string kPlacePrefix = ".kept-";
 const std::string kAttemptPrefix = "attempt-";
 constexpr const char* kStartsName = ".kept.starts";
 
+// For files of ours.
 int64_t free_bytes(const char* folder) {
+  constexpr fsblkcnt_t kFiles = 1000;
   struct statvfs found {};
   if (::statvfs(folder, &found) != 0) return 0;
+  if ((found.f_flag & ST_RDONLY) != 0 || (found.f_files > 0 && found.f_favail < kFiles)) return 0;
   return static_cast<int64_t>(found.f_bavail) * static_cast<int64_t>(found.f_frsize);
 }
 
@@ -46,20 +49,22 @@ int64_t free_bytes(const char* folder) {
 void make_place(const fs::path& place, int64_t bytes) {
   remove_kept_place(place);
   const int64_t room = free_bytes(kMemory);
+  std::string why = std::string(kMemory) + " has room for " + format_bytes(static_cast<double>(room)) + ", " +
+                    format_bytes(static_cast<double>(bytes)) + " may be needed";
   std::error_code error;
   if (room > bytes) {
     std::string folder = fs::path(kMemory) / (std::string(kPrefix) + "XXXXXX");
-    if (::mkdtemp(folder.data()) == nullptr) cannot_make(folder, std::strerror(errno));
-    fs::create_directory_symlink(folder, place, error);
-    if (error) cannot_make(place, error.message());
-    return;
+    if (::mkdtemp(folder.data()) != nullptr) {
+      fs::create_directory_symlink(folder, place, error);
+      if (error) cannot_make(place, error.message());
+      return;
+    }
+    why = std::string(kMemory) + " takes no folder: " + std::strerror(errno);
   }
   fs::create_directory(place, error);
   if (error) cannot_make(place, error.message());
-  std::fprintf(stderr,
-               "the state for lost ranks is kept on the disk, in %s: %s has room for %s, %s may be needed\n",
-               place.c_str(), kMemory, format_bytes(static_cast<double>(room)).c_str(),
-               format_bytes(static_cast<double>(bytes)).c_str());
+  std::fprintf(stderr, "the state for lost ranks is kept on the disk, in %s: %s\n", place.c_str(),
+               why.c_str());
 }
 
 }  // namespace
