@@ -38,6 +38,8 @@ void on_signal(int number, siginfo_t* info, void*) {
   std::_Exit(128 + number);
 }
 
+void on_hangup(int, siginfo_t* info, void* context) { on_signal(SIGTERM, info, context); }
+
 const char* early_name = "";
 
 void on_early_signal(int number) {
@@ -71,6 +73,16 @@ void install_signal_handlers() {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
+}
+
+void terminate_at_hangup() {
+  struct sigaction action = {};
+  sigaction(SIGHUP, nullptr, &action);
+  if (action.sa_handler == SIG_IGN) return;
+  action = {};
+  action.sa_sigaction = on_hangup;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGHUP, &action, nullptr);
 }
 
 void await_files_for(double timeout_seconds) {

@@ -20,6 +20,9 @@ inline constexpr const char* kLauncherVariable = "PIPEWRIGHT_LAUNCHER_PID";
 /// a file that may not grow is an error of the write.
 void install_signal_handlers();
 
+/// From here on SIGHUP, of a terminal that was closed, is as SIGTERM, unless it is ignored (nohup).
+void terminate_at_hangup();
+
 /// Until install_signal_handlers() SIGINT and SIGTERM end the process at once, with their exit code and a
 /// line on standard error, "NAME: error: terminated (SIGTERM): nothing had been trained". From the first
 /// instructions of the program on: nothing of it need be there yet.

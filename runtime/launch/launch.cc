@@ -46,6 +46,9 @@ using namespace std::chrono_literals;
 // After a signal the ranks end the minibatches that are under way and write a checkpoint.
 constexpr std::chrono::seconds kCheckpointPatience = 120s;
 
+// What the ranks find out by themselves they are to say.
+constexpr std::chrono::duration<double> kPatienceBehindRanks = 1s;
+
 // ssh's exit code where it cannot reach its host.
 constexpr int kRemoteShellFailed = 255;
 
@@ -127,6 +130,7 @@ class Launcher {
     }
     signal(SIGCHLD, SIG_DFL);  // inherited as ignored it would make waitpid lose the ranks' ends
     install_signal_handlers();
+    terminate_at_hangup();
     try {
       for (size_t slot = 0; slot < hosts_.size(); ++slot) take(SlotAdded{static_cast<Slot>(slot)});
       take(Begun{});
@@ -199,6 +203,7 @@ class Launcher {
   std::optional<RunFolderLock> lock_;
   bool began_ = false;  // an attempt has made the run folder its own
   Clock::time_point looked_{};
+  Clock::time_point looked_for_stopped_{};
   std::map<int64_t, Clock::time_point> stopped_since_;  // by rank, of this attempt
   const double job_began_at_seconds_ = unix_seconds();
 
@@ -315,10 +320,14 @@ void Launcher::look_for_loss() {
   take(loss);
 }
 
-// Of the ranks of this host, before all have begun: until then they wait for one that is late as long as for
-// one that is stopped.
+// Of the ranks of this host. Until all have begun they wait for one that is late as long as for one that is
+// stopped; behind that they notice it themselves, unless all are stopped.
 void Launcher::look_for_stopped() {
-  if (stopping_ || failure_ || !store_ || Board(*store_).is_open(kStartMeeting)) return;
+  const auto before = std::exchange(looked_for_stopped_, Clock::now());
+  if (looked_for_stopped_ > before + 3s) stopped_since_.clear();  // this process was stopped, too
+  if (stopping_ || failure_ || !store_) return;
+  const bool starts = !Board(*store_).is_open(kStartMeeting);
+  const double patience = job_.run.timeout_seconds + (starts ? 0 : kPatienceBehindRanks.count());
   for (const Child& child : processes_.all()) {
     if (!child.running || !child.host.empty() || state_of_pid(child.pid) != ProcessState::kStopped) {
       stopped_since_.erase(child.rank);
@@ -326,10 +335,10 @@ void Launcher::look_for_stopped() {
     }
     const auto since = stopped_since_.emplace(child.rank, Clock::now()).first->second;
     const std::chrono::duration<double> seconds = Clock::now() - since;
-    if (seconds.count() < job_.run.timeout_seconds) continue;
+    if (seconds.count() < patience) continue;
     Failure failure{child.rank, ExitCode::kPeerLost,
                     "rank " + std::to_string(child.rank) + " (process " + std::to_string(child.pid) +
-                        ") is stopped (SIGSTOP or a debugger) while the ranks start"};
+                        ") is stopped (SIGSTOP or a debugger)" + (starts ? " while the ranks start" : "")};
     failure.lost = child.rank;
     Board(*store_).announce_failure(failure);
     stopped_since_.clear();

@@ -167,7 +167,8 @@ void RankSession::connect(RankTask& task) {
   const auto patience = std::max(start_patience(), milliseconds_of(job_.run.timeout_seconds));
   std::optional<Store>& store = store_;
   std::optional<Store> for_control;
-  if (place_.world_size > 1) {
+  // A launcher waits to hear of a rank alone, too.
+  if (place_.world_size > 1 || place_.store_is_served) {
     if (place_.rank == 0 && !place_.store_is_served) server_ = serve_store(place_);
     JoinedStore joined = join_store(place_, start_patience());
     store = std::move(joined.store);
@@ -180,7 +181,7 @@ void RankSession::connect(RankTask& task) {
   control_ =
       std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, patience, wake);
   task.open();
-  if (!store) return;
+  if (place_.world_size == 1) return;
 
   // Ranks that were started with different plans, runs or libraries must not train together.
   const std::string mine = job_fingerprint(job_);
@@ -222,7 +223,7 @@ void RankSession::connect_links(const Plan& plan, const std::string& name) {
 }
 
 void RankSession::connect_for(const Plan& plan, int64_t generation) {
-  if (!store_ || !job_.device.is_cuda()) return;
+  if (place_.world_size == 1 || !job_.device.is_cuda()) return;
   connect_links(plan, "links/generation-" + std::to_string(generation));
 }
 

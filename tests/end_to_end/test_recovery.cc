@@ -277,6 +277,72 @@ TEST_CASE("a host is renamed while the run trains: the state in its memory is st
   CHECK(summary_of(output).recoveries.front().from == "memory");
 }
 
+TEST_CASE("all ranks are stopped at once: the launcher notices what nobody else can") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),
+                                            "--minibatches", "4000"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                  folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const std::vector<pid_t> ranks = process.children();
+  REQUIRE(ranks.size() == 2);
+  for (const pid_t rank : ranks) REQUIRE(::kill(rank, SIGSTOP) == 0);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  CHECK_THAT(process.error(), Catch::Contains("is stopped (SIGSTOP or a debugger)"));
+  CHECK(weights(output) == weights(folder / "quiet"));
+  CHECK(summary_of(output).recoveries.size() == 1);
+}
+
+TEST_CASE("a rank alone is lost: it goes on from what it kept, as one of several") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--ranks", "1", "--minibatches", "4000", "--momentum", "0.9"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                  folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  REQUIRE(process.children().size() == 1);
+  REQUIRE(::kill(process.children()[0], SIGKILL) == 0);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  CHECK(weights(output) == weights(folder / "quiet"));
+  CHECK(told(output) == told(folder / "quiet"));
+  CHECK(nothing_is_kept(output));
+  CHECK(std::filesystem::exists(output / "rank-0.log"));
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  CHECK(summary_of(output).recoveries.front().from == "memory");
+  CHECK(summary_of(output).recoveries.front().next_minibatch > 0);
+}
+
+TEST_CASE("the terminal of a launcher is closed: what is kept becomes a checkpoint") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),
+                                            "--minibatches", "4000"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  {
+    Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                    folder / "out", folder / "err");
+    REQUIRE(
+        eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+    for (const pid_t rank : process.children()) ::kill(rank, SIGHUP);
+    process.signal(SIGHUP);
+    const int code = process.wait(300s);
+    CAPTURE(process.error());
+    REQUIRE(code == 143);
+    CHECK(nothing_is_kept(output));
+  }
+  finish(folder, output, options + kRestart + std::vector<std::string>{"--resume", "latest"});
+  CHECK(weights(output) == weights(folder / "quiet"));
+}
+
 TEST_CASE("the ranks that are left go on under a plan made for them, and verify proves it") {
   const TemporaryFolder folder;
   const std::string profile = profile_of(folder);
