@@ -81,6 +81,7 @@ void Attempts::on(const LossAnnounced& announced, Commands& commands) {
   if (announced.attempt != attempt_ || running_.empty()) return;
   // The place of a process that is done is as good as it was.
   const bool known = announced.slot && running_.count(*announced.slot) == 1;
+  if (known && stopping_ != Stopping::kKilled && rules_.on_loss == OnLoss::kRestart) silent_ = announced.slot;
   lose(known ? announced.slot : std::nullopt, commands);
 }
 
@@ -113,7 +114,7 @@ std::vector<Slot> Attempts::next_slots() const {
   std::vector<Slot> slots;
   auto spare = spares.begin();
   for (const Slot slot : slots_) {
-    if (is_there(slot)) {
+    if (is_there(slot) && !(slot == silent_ && static_cast<int64_t>(there_.size()) > rules_.ranks)) {
       slots.push_back(slot);
     } else if (spare != spares.end()) {
       slots.push_back(*spare++);
@@ -154,6 +155,7 @@ void Attempts::start(Commands& commands) {
     return end(Outcome::kLost, places_are(next_ranks()) + where + needed(least), commands);
   }
   slots_ = next_slots();
+  silent_.reset();
   running_ = {slots_.begin(), slots_.end()};
   stopping_ = Stopping::kNo;
   lost_ = failed_ = kept_newer_ = false;

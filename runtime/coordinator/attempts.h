@@ -65,6 +65,8 @@ struct ProcessEnded {
   Ending how = Ending::kDone;
 };
 /// Ranks of the attempt miss one: it hangs, or is cut off. As if it were lost, but that it still has to end.
+/// With kRestart its slot is used for the next attempt only where there is no spare one: the host of a rank
+/// that is cut off from the others may still answer the launcher.
 struct LossAnnounced {
   int64_t attempt = 0;
   std::optional<Slot> slot;  ///< whose; nothing: a connection broke, nobody knows why
@@ -136,6 +138,7 @@ class Attempts {
   int64_t newest_ = -1;      // minibatch whose state was kept
   int64_t fruitless_ = 0;    // attempts in a row
 
+  std::optional<Slot> silent_;  // of the last loss
   // Of the last attempt:
   int64_t attempt_ = -1;
   std::vector<Slot> slots_;  // by rank

@@ -99,8 +99,9 @@ class Judged {
   void note(const LossAnnounced& announced) {
     if (announced.attempt != attempt_ || running_.empty()) return;
     missing_ = true;
-    if (!killed_ && rules_.on_loss == OnLoss::kContinue && announced.slot && running_.count(*announced.slot))
-      there_.erase(*announced.slot);
+    if (killed_ || !announced.slot || running_.count(*announced.slot) == 0) return;
+    if (rules_.on_loss == OnLoss::kContinue) there_.erase(*announced.slot);
+    if (rules_.on_loss == OnLoss::kRestart) silent_ = announced.slot;
   }
   void note(const StateKept& kept) {
     if (kept.minibatch <= std::exchange(newest_, kept.minibatch)) return;
@@ -131,9 +132,13 @@ class Judged {
     std::vector<Slot> stayed;
     for (size_t rank = 0; rank < slots_.size(); ++rank) {
       if (there_.count(slots_[rank]) == 0) continue;
+      if (slots_[rank] == silent_ && static_cast<int64_t>(there_.size()) > rules_.ranks) continue;
       stayed.push_back(slots_[rank]);
       if (slots.size() >= slots_.size()) hold(slots[rank] == slots_[rank], "who stays has its rank");
     }
+    if (silent_ && std::find(slots.begin(), slots.end(), *silent_) != slots.end())
+      hold(there_.size() == slots.size(), "who went silent waits behind the spares");
+    silent_.reset();
     auto at = slots.begin();
     for (const Slot slot : stayed)
       hold((at = std::find(at, slots.end(), slot)) != slots.end(), "order stays");
@@ -189,6 +194,7 @@ class Judged {
   std::vector<std::string> said_;
   bool begun_ = false, interrupted_ = false, failed_ = false, ended_ = false;
   std::set<Slot> there_, running_;
+  std::optional<Slot> silent_;
   int64_t attempt_ = -1, done_ = 0, newest_ = -1, barren_ = 0;
   std::vector<Slot> slots_;
   bool killed_ = false, drained_ = false, missing_ = false, kept_ = false;

@@ -90,6 +90,22 @@ TEST_CASE("attempts: restart: the same slots, spares for those that are gone") {
   CHECK(job.all_end(2, {3, 2}, kLost) == "end lost: 2 places for ranks are left, 3 are needed");
 }
 
+TEST_CASE("attempts: restart: a slot that went silent waits behind the spares, once") {
+  Begins job(rules_of(OnLoss::kRestart, 2), 3);
+  CHECK(job.says(LossAnnounced{0, 1}) == "kill 0");
+  CHECK(job.all_end(0, {0, 1}, kLost) == "start 1: 0 2");
+  // There is no other: whoever goes silent is started again.
+  CHECK(job.says(SlotGone{1}) == "");
+  CHECK(job.says(LossAnnounced{1, 0}) == "kill 1");
+  CHECK(job.all_end(1, {0, 2}, kLost) == "start 2: 0 2");
+  // What is killed behind that has not gone silent.
+  CHECK(job.says(SlotAdded{1}) == "");
+  CHECK(job.says(StateKept{5}) == "");
+  CHECK(job.ends(2, 0, kLost) == "kill 2");
+  CHECK(job.says(LossAnnounced{2, 2}) == "");
+  CHECK(job.ends(2, 2, kLost) == "start 3: 0 2");
+}
+
 TEST_CASE("attempts: restart: a slot that is gone is used again once it is added, and a new one is a spare") {
   Begins job(rules_of(OnLoss::kRestart, 2), 2);
   CHECK(job.says(SlotAdded{9}) == "");
