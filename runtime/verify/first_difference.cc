@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/verify/serial_versions.h"
+#include "runtime/serial/serial_versions.h"
 
 namespace pipewright {
 namespace {

@@ -10,7 +10,7 @@
 #include "runtime/generation/training_data.h"
 #include "runtime/job/job.h"
 #include "runtime/verify/comparison.h"
-#include "runtime/verify/reference.h"
+#include "runtime/serial/reference.h"
 
 namespace pipewright {
 

@@ -9,7 +9,7 @@
 #include "models/run/batch_analysis.h"
 #include "models/run/interpreter.h"
 #include "models/run/storages.h"
-#include "runtime/verify/reference.h"
+#include "runtime/serial/reference.h"
 
 namespace pipewright::testing {
 

@@ -13,7 +13,7 @@
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
-#include "runtime/verify/reference.h"
+#include "runtime/serial/reference.h"
 #include "runtime/worker/worker.h"
 #include "tests/support/spawn.h"
 

@@ -11,7 +11,7 @@
 
 #include "models/initialise.h"
 #include "models/zoo/registry.h"
-#include "runtime/verify/reference.h"
+#include "runtime/serial/reference.h"
 #include "runtime/verify/up_to_rounding.h"
 #include "tests/runtime/pipelines.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_pass.h"
+#include "runtime/serial/serial_pass.h"
 
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>

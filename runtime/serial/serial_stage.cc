@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_stage.h"
+#include "runtime/serial/serial_stage.h"
 
 #include <ATen/ops/zeros_like.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_waves.h"
+#include "runtime/serial/serial_waves.h"
 
 #include <ATen/core/grad_mode.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_pipeline.h"
+#include "runtime/serial/serial_pipeline.h"
 
 #include <algorithm>
 #include <utility>
@@ -7,8 +7,8 @@
 #include "models/definition/frozen.h"
 #include "runtime/stage/partition.h"
 #include "runtime/stage/stage_learning_rate.h"
-#include "runtime/verify/serial_gradients.h"
-#include "runtime/verify/serial_pass.h"
+#include "runtime/serial/serial_gradients.h"
+#include "runtime/serial/serial_pass.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/lockstep_groups.h"
+#include "runtime/serial/lockstep_groups.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_meetings.h"
+#include "runtime/serial/serial_meetings.h"
 
 #include <ATen/core/grad_mode.h>
 

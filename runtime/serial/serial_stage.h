@@ -16,7 +16,7 @@
 #include "runtime/stage/partition.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/update/update_rule.h"
-#include "runtime/verify/serial_versions.h"
+#include "runtime/serial/serial_versions.h"
 
 namespace pipewright {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "runtime/groups/group_log.h"
-#include "runtime/verify/serial_ties.h"
+#include "runtime/serial/serial_ties.h"
 
 namespace pipewright {
 

@@ -8,8 +8,8 @@
 
 #include "runtime/stage/loss_shares.h"
 #include "runtime/stage/sample_split.h"
-#include "runtime/verify/reference.h"
-#include "runtime/verify/serial_stage.h"
+#include "runtime/serial/reference.h"
+#include "runtime/serial/serial_stage.h"
 
 namespace pipewright {
 

@@ -3,8 +3,8 @@
 
 #include "graph/error.h"
 #include "models/run/interpreter.h"
-#include "runtime/verify/reference.h"
-#include "runtime/verify/serial_versions.h"
+#include "runtime/serial/reference.h"
+#include "runtime/serial/serial_versions.h"
 
 namespace pipewright {
 namespace {

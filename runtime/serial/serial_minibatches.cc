@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_minibatches.h"
+#include "runtime/serial/serial_minibatches.h"
 
 #include <algorithm>
 #include <set>

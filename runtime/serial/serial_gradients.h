@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "graph/plan.h"
-#include "runtime/verify/serial_stage.h"
+#include "runtime/serial/serial_stage.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_gradients.h"
+#include "runtime/serial/serial_gradients.h"
 
 #include <algorithm>
 #include <cmath>

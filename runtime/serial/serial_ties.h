@@ -1,7 +1,7 @@
 // What holds the pipelines of the reference together while they train a span.
 #pragma once
 
-#include "runtime/verify/serial_pipeline.h"
+#include "runtime/serial/serial_pipeline.h"
 
 namespace pipewright {
 

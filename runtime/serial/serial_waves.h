@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/verify/serial_ties.h"
+#include "runtime/serial/serial_ties.h"
 
 namespace pipewright {
 

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_versions.h"
+#include "runtime/serial/serial_versions.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "runtime/verify/reference.h"
+#include "runtime/serial/reference.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,12 +6,12 @@
 #include "graph/error.h"
 #include "graph/sync_rules.h"
 #include "models/definition/frozen.h"
-#include "runtime/verify/lockstep_groups.h"
-#include "runtime/verify/serial_groups.h"
-#include "runtime/verify/serial_meetings.h"
-#include "runtime/verify/serial_minibatches.h"
-#include "runtime/verify/serial_pipeline.h"
-#include "runtime/verify/serial_waves.h"
+#include "runtime/serial/lockstep_groups.h"
+#include "runtime/serial/serial_groups.h"
+#include "runtime/serial/serial_meetings.h"
+#include "runtime/serial/serial_minibatches.h"
+#include "runtime/serial/serial_pipeline.h"
+#include "runtime/serial/serial_waves.h"
 
 namespace pipewright {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/verify/serial_groups.h"
+#include "runtime/serial/serial_groups.h"
 
 #include <ATen/ops/zeros_like.h>
 
