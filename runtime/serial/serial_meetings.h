@@ -20,11 +20,11 @@ class SerialMeetings : public SerialTies {
 
  private:
   struct PipelineNow {
-    Tensors published, met;         ///< trained weights
-    bool has_met = false;           ///< since they were published
-    int64_t passed = 0;             ///< updates of the span that are what they will be
+    Tensors published, met;               ///< trained weights
+    bool has_met = false;                 ///< since they were published
+    int64_t passed = 0;                   ///< updates of the span that are what they will be
     std::vector<WeightMeeting> meetings;  ///< its own, in its order
-    size_t next = 0;                ///< of those
+    size_t next = 0;                      ///< of those
     const WeightMeeting* asks =
         nullptr;  ///< of an active one: has published for it, and not added what it changed
   };

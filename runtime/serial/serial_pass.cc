@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/memory/memory_meter.h"
+
 namespace pipewright {
 
 SerialPass::SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
@@ -21,8 +23,10 @@ at::Tensor SerialPass::gathered(const std::vector<Crossing>& crossing, const std
   const int64_t dimension = split_.any() ? split_.dimension_of(value) : SampleSplit::kWhole;
   for (const Crossing& each : crossing) {
     const SampleRange both = overlap(each.samples, samples);
-    if (both.size() > 0)
-      pieces.push_back(rows_of(each.values.at(value), dimension, each.samples, both).detach().clone());
+    if (both.size() == 0) continue;
+    // As it would cross: without gaps. A copy with none is as good as the value itself.
+    const at::Tensor piece = rows_of(each.values.at(value), dimension, each.samples, both).detach();
+    pieces.push_back(piece.is_non_overlapping_and_dense() ? piece : piece.clone());
   }
   return joined(pieces, dimension);
 }
@@ -55,6 +59,7 @@ SerialPass::Part SerialPass::forward_of(size_t s, const SerialStage::Part& of,
                                         const std::vector<Crossing>& crossing, const MinibatchFields& fields,
                                         RandomKey key) const {
   SerialStage& stage = stages_[s];
+  const MemoryScope scope(MemoryPurpose::kActivations);
   Part part;
   part.of = of;
   for (const std::string& name : stage.interface.received) {
@@ -86,11 +91,13 @@ void SerialPass::backward() {
     std::vector<Crossing> upstream;
     for (const Part& part : parts_[s]) upstream.push_back({part.of.samples, backward_of(s, part, gradients)});
     gradients = std::move(upstream);
+    parts_[s].clear();
   }
 }
 
 MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::vector<Crossing>& gradients) {
   SerialStage& stage = stages_[s];
+  const MemoryScope scope(MemoryPurpose::kGradients);
   const MinibatchFields& received = part.received;
   const Tensors& outputs = part.outputs;
   Tensors roots, root_gradients;
@@ -132,17 +139,8 @@ MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::v
   Tensors of_weights;
   for (size_t i = names.size(); i < leaves.size(); ++i)
     of_weights.push_back(found[i].defined() ? found[i] : at::zeros_like(leaves[i]));
-  add_to_round(stage, part.of.replica, of_weights);
+  stage.add_to_round(part.of.replica, std::move(of_weights));
   return upstream;
-}
-
-void SerialPass::add_to_round(SerialStage& stage, size_t replica, const Tensors& gradients) {
-  Tensors& sum = stage.sums[replica];
-  if (sum.empty()) {
-    sum = gradients;
-    return;
-  }
-  for (size_t i = 0; i < gradients.size(); ++i) sum[i] = sum[i] + gradients[i];
 }
 
 }  // namespace pipewright

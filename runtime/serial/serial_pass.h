@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/stage/loss_shares.h"
-#include "runtime/stage/sample_split.h"
 #include "runtime/serial/reference.h"
 #include "runtime/serial/serial_stage.h"
+#include "runtime/stage/loss_shares.h"
+#include "runtime/stage/sample_split.h"
 
 namespace pipewright {
 
@@ -52,7 +52,6 @@ class SerialPass {
                   const MinibatchFields& fields, RandomKey key) const;
   // `gradients`: of the values sent. Returns those of the values received.
   MinibatchFields backward_of(size_t s, const Part& part, const std::vector<Crossing>& gradients);
-  void add_to_round(SerialStage& stage, size_t replica, const Tensors& gradients);
 
   std::vector<SerialStage>& stages_;
   const std::set<std::string>& differentiable_;

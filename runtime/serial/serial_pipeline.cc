@@ -1,14 +1,16 @@
 #include "runtime/serial/serial_pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "graph/error.h"
 #include "models/definition/frozen.h"
-#include "runtime/stage/partition.h"
-#include "runtime/stage/stage_learning_rate.h"
 #include "runtime/serial/serial_gradients.h"
 #include "runtime/serial/serial_pass.h"
+#include "runtime/stage/not_finite_error.h"
+#include "runtime/stage/partition.h"
+#include "runtime/stage/stage_learning_rate.h"
 
 namespace pipewright {
 
@@ -62,7 +64,7 @@ void SerialPipeline::go_on_from(const Carried& carried) {
   }
 }
 
-void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out) {
+void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out, std::optional<int64_t> began) {
   int64_t first = 0;
   minibatches_.clear();
   if (handed_out) {
@@ -75,7 +77,7 @@ void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out) {
   }
   labels_.clear();
   span_ = {first, static_cast<int64_t>(minibatches_.size())};
-  for (SerialStage& stage : stages_) stage.begin(first);
+  for (SerialStage& stage : stages_) stage.begin(first, began.value_or(first));
 }
 
 bool SerialPipeline::can_train(int64_t k) const {
@@ -105,12 +107,14 @@ void SerialPipeline::count_labels(int64_t k, const std::function<const Minibatch
     labels_[round] += loss_shares_.count(of_loss(fields(in_run(j))));
 }
 
-double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
+std::optional<double> SerialPipeline::train(int64_t k, const std::function<MinibatchFields()>& fields_of,
+                                            const SerialPerform& perform) {
   for (SerialStage& stage : stages_) stage.forget_before(k);
   SerialPass pass(stages_, differentiable_, split_, k);
   const int64_t length = stages_.back().rule.round_length;
   const int64_t begin = std::max(k / length * length, span_.first);
   const int64_t end = std::min((k / length + 1) * length, span_.end());
+  MinibatchFields fields;
   const auto weight_of = [&](SampleRange part) -> SerialPass::LossWeight {
     const bool whole = part.size() == stages_.back().samples;
     if (whole && !loss_shares_.by_labels()) return {};
@@ -121,9 +125,21 @@ double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
     const double gradient = static_cast<double>(end - begin) * (count / labels_.at(k / length));
     return {gradient == 0 ? 0 : share, gradient};
   };
-  const double loss = pass.forward(fields, {rules_.random_seed(), in_run(k)}, weight_of);
-  pass.backward();
-  end_rounds(k);
+  double loss = 0;
+  const bool begins = perform(ActionKind::kForward, in_run(k), [&] {
+    fields = fields_of();
+    loss = pass.forward(fields, {rules_.random_seed(), in_run(k)}, weight_of);
+  });
+  if (!begins) return std::nullopt;
+  if (rules_.nan_guard && !std::isfinite(loss)) {
+    const std::string text = std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf";
+    throw NotFiniteError("the loss of minibatch " + std::to_string(in_run(k)) + " is " + text,
+                         kDivergedRemedy, in_run(k), in_run(k));
+  }
+  perform(ActionKind::kBackward, in_run(k), [&] {
+    pass.backward();
+    end_rounds(k);
+  });
   return loss;
 }
 
@@ -131,14 +147,11 @@ double SerialPipeline::train(int64_t k, const MinibatchFields& fields) {
 void SerialPipeline::end_rounds(int64_t k) {
   const at::NoGradGuard no_grad;
   std::vector<size_t> ended;
-  const auto begin_of = [&](const SerialStage& stage) {
-    return std::max(span_.first, k / stage.rule.round_length * stage.rule.round_length);
-  };
   for (size_t s = 0; s < stages_.size(); ++s) {
     SerialStage& stage = stages_[s];
     if ((k + 1) % stage.rule.round_length != 0 && k + 1 != span_.end()) continue;
     ended.push_back(s);
-    stage.end_round(begin_of(stage), k + 1);
+    stage.end_round(round_begin(stage, k), k + 1);
   }
   add_tied_gradients(stages_, ended, plan_.tied_parameters);
   if (rules_.gradient_clipping_norm > 0) {
@@ -146,15 +159,32 @@ void SerialPipeline::end_rounds(int64_t k) {
       gradient_norms_[in_run(k) + 1] = *norm;
   }
   for (const size_t s : ended)
-    stages_[s].due.push_back({begin_of(stages_[s]), std::exchange(stages_[s].gradient, {})});
+    stages_[s].due.push_back({round_begin(stages_[s], k), k + 1, std::exchange(stages_[s].gradient, {})});
+}
+
+// Of the round that minibatch k is in, its first one of the span.
+int64_t SerialPipeline::round_begin(const SerialStage& stage, int64_t k) const {
+  return std::max(span_.first, k / stage.rule.round_length * stage.rule.round_length);
+}
+
+double SerialPipeline::learning_rate_of(int64_t k) const {
+  return learning_rate(stages_.back(), round_begin(stages_.back(), k));
 }
 
 bool SerialPipeline::update(size_t s) {
   SerialStage& stage = stages_[s];
   if (stage.due.empty() || stage.awaits_group) return false;
   const at::NoGradGuard no_grad;
-  stage.update(stage.due.front().gradient, learning_rate(stage, stage.due.front().begin));
+  const SerialStage::Due due = std::move(stage.due.front());
   stage.due.pop_front();
+  stage.update(due.gradient, learning_rate(stage, due.begin), due.end);
+  if (const auto broken = rules_.nan_guard ? stage.not_finite() : std::nullopt) {
+    const int64_t first = in_run(due.begin), last = in_run(due.end - 1);
+    throw NotFiniteError("the gradient of '" + stage.trainable_name(*broken) + "' in minibatches " +
+                             std::to_string(first) + " to " + std::to_string(last) +
+                             " is not finite on stage " + std::to_string(s),
+                         kDivergedRemedy, first, last);
+  }
   return true;
 }
 
@@ -164,6 +194,11 @@ double SerialPipeline::learning_rate(const SerialStage& stage, int64_t begin) co
   if (rules_.learning_rate_scaling == "pipedream")
     rate *= static_cast<double>(stage.rule.round_length) / static_cast<double>(stages_[0].rule.round_length);
   return rate;
+}
+
+bool SerialPipeline::has_due() const {
+  return std::any_of(stages_.begin(), stages_.end(),
+                     [](const SerialStage& stage) { return !stage.due.empty(); });
 }
 
 bool SerialPipeline::is_done() const {

@@ -9,13 +9,18 @@
 #include <string>
 #include <vector>
 
-#include "runtime/schedule/shape.h"
-#include "runtime/stage/loss_shares.h"
-#include "runtime/stage/sample_split.h"
+#include "runtime/schedule/schedule.h"
 #include "runtime/serial/reference.h"
 #include "runtime/serial/serial_stage.h"
+#include "runtime/stage/loss_shares.h"
+#include "runtime/stage/sample_split.h"
 
 namespace pipewright {
+
+/// Does `work`: the forward (samples included) or the backward of a minibatch of the run through all stages,
+/// or updates that are due behind it. False: a forward is left out, and with it the rest of the span.
+using SerialPerform =
+    std::function<bool(ActionKind kind, int64_t minibatch, const std::function<void()>& work)>;
 
 /// Of the run's minibatches it trains some, which it counts itself. Those in its turn (index, index + count,
 /// ...) are 0, 1, ...; those that were handed out to it begin in each span with (the first one) mod (the
@@ -35,8 +40,9 @@ class SerialPipeline {
   Carried carried() const;
   void go_on_from(const Carried& carried);
 
-  /// `span`: of the run. `handed_out`: null where it trains those in its turn.
-  void begin(Span span, const std::vector<int64_t>* handed_out);
+  /// `span`: of the run. `handed_out`: null where it trains those in its turn. `began`: as
+  /// SerialStage::begin(), of a run with one pipeline.
+  void begin(Span span, const std::vector<int64_t>* handed_out, std::optional<int64_t> began = {});
   /// As this pipeline counts.
   Span span() const { return span_; }
   /// The run's number of its minibatch `own` of the span.
@@ -46,10 +52,14 @@ class SerialPipeline {
   /// Where an update's loss is averaged over labels: before minibatch k of its own is trained. `fields`: of
   /// any minibatch of the run from k's on.
   void count_labels(int64_t k, const std::function<const MinibatchFields&(int64_t)>& fields);
-  /// Minibatch k of its own, but for its updates; returns the loss.
-  double train(int64_t k, const MinibatchFields& fields);
+  /// Minibatch k of its own, but for its updates; returns the loss. `fields` are asked for in the forward.
+  /// Nothing: `perform` has left the forward out. NotFiniteError with rules.nan_guard.
+  std::optional<double> train(int64_t k, const std::function<MinibatchFields()>& fields,
+                              const SerialPerform& perform);
   /// Makes the next update of stage s, if one is due and the one before is done with.
   bool update(size_t s);
+  /// There are updates that update() has not made.
+  bool has_due() const;
   bool is_done() const;
   /// The span has been trained and the pipeline is empty.
   void end();
@@ -57,6 +67,9 @@ class SerialPipeline {
   SerialStage& stage(size_t s) { return stages_[s]; }
   size_t stage_count() const { return stages_.size(); }
   const TrainingRules& rules() const { return rules_; }
+  /// Of the last stage's update that minibatch k of its own, of the span, is part of; before the scale of a
+  /// parameter's group.
+  double learning_rate_of(int64_t k) const;
   /// Of the last stage's updates since the last call, by the run's minibatch behind the round.
   std::map<int64_t, double> take_gradient_norms();
   /// Weights and buffers. CheckError if copies of a tied parameter differ.
@@ -64,6 +77,7 @@ class SerialPipeline {
 
  private:
   void end_rounds(int64_t k);
+  int64_t round_begin(const SerialStage& stage, int64_t k) const;
   LossFields of_loss(const MinibatchFields& fields) const;
   double learning_rate(const SerialStage& stage, int64_t begin) const;
 

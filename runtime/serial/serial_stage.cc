@@ -10,7 +10,9 @@
 #include "graph/update_rules.h"
 #include "models/definition/frozen.h"
 #include "models/initialise.h"
+#include "models/memory/memory_meter.h"
 #include "runtime/stage/sample_split.h"
+#include "runtime/update/ownership.h"
 
 namespace pipewright {
 
@@ -22,7 +24,8 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
       segment(model.graph, interface.nodes,
               number + 1 == plan.stages.size() ? model.graph.outputs : interface.sent, at::kCPU,
               frozen_nodes(model.graph, plan.frozen_layers)),
-      samples(samples_of(model.graph)) {
+      samples(samples_of(model.graph)),
+      optimizer(rules.optimizer) {
   const Stage& stage = plan.stages[number];
   if (stage.split.size() > 1) {
     ranges = sample_ranges(samples, stage.split);
@@ -32,6 +35,7 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
                                      frozen_nodes(model.graph, plan.frozen_layers));
   }
   Tensors first;
+  const MemoryScope scope(MemoryPurpose::kWeights);
   for (const std::string& name : segment.parameters()) {
     const auto parameter = std::find_if(model.graph.parameters.begin(), model.graph.parameters.end(),
                                         [&](const Parameter& p) { return p.name == name; });
@@ -58,12 +62,17 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
 void SerialStage::restore(const StageState& state) {
   PW_CHECK_EQ(state.weights.size(), latest().size());
   Tensors weights;
+  const MemoryScope scope(MemoryPurpose::kWeights);
   for (size_t i = 0; i < state.weights.size(); ++i)
     weights.push_back(state.weights[i].detach().clone().requires_grad_(latest()[i].requires_grad()));
   versions.clear();
+  for (const auto& [number, older] : state.older) {
+    versions[number] = weights;
+    for (size_t i = 0; i < trainable.size(); ++i)
+      versions[number][trainable[i]] = older.at(i).detach().clone().requires_grad_(true);
+  }
   versions[state.updates] = std::move(weights);
-  for (Tensors& replica : buffers)
-    for (size_t b = 0; b < replica.size(); ++b) replica[b] = state.buffers.at(b).clone();
+  for (size_t q = 0; q < buffers.size(); ++q) set_buffers(q, state.buffers);
   for (size_t i = 0; i < rules.size(); ++i) {
     UpdateState remembered;
     if (!state.optimizer.updates.empty()) remembered.updates = {state.optimizer.updates[i]};
@@ -73,6 +82,31 @@ void SerialStage::restore(const StageState& state) {
   }
 }
 
+void SerialStage::set_buffers(size_t q, const Tensors& values) {
+  for (size_t b = 0; b < buffers[q].size(); ++b) buffers[q][b] = values.at(b).clone();
+}
+
+StageState SerialStage::state_before(int64_t k, int64_t end, size_t q) const {
+  StageState state{latest_version(), latest(), {}, {}, {}};
+  for (const at::Tensor& buffer : buffers[q]) state.buffers.push_back(buffer.clone());
+  for (; k < end && version_of(k) < latest_version(); ++k) {
+    if (state.older.count(version_of(k)) == 0)
+      state.older[version_of(k)] = leaves(versions.at(version_of(k)));
+  }
+  const std::vector<std::string> names = slot_names(optimizer);
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const UpdateState own = rules[i]->state();
+    if (own.updates.empty()) return state;  // and so with all
+    state.optimizer.updates.push_back(own.updates[0]);
+    state.optimizer.slots.resize(names.size());
+    for (size_t slot = 0; slot < names.size(); ++slot) {
+      state.optimizer.slots[slot].first = names[slot];
+      state.optimizer.slots[slot].second.push_back(own.slots.at(slot).second[0]);
+    }
+  }
+  return state;
+}
+
 std::vector<SerialStage::Part> SerialStage::parts_of(int64_t k) const {
   if (ranges.empty()) return {{replica_of(k), {0, samples}, &segment}};
   std::vector<Part> parts;
@@ -80,9 +114,9 @@ std::vector<SerialStage::Part> SerialStage::parts_of(int64_t k) const {
   return parts;
 }
 
-void SerialStage::begin(int64_t first) {
-  first_minibatch = first;
-  first_version = latest_version();
+void SerialStage::begin(int64_t first, int64_t began) {
+  first_minibatch = began;
+  first_version = latest_version() - (first / rule.round_length - began / rule.round_length);
 }
 
 int64_t SerialStage::version_of(int64_t k) const {
@@ -110,31 +144,78 @@ Tensors SerialStage::leaves(const Tensors& version) const {
 
 void SerialStage::forget_before(int64_t k) {
   const int64_t oldest = std::min(version_of(k), latest_version());
-  versions.erase(versions.begin(), versions.lower_bound(oldest));
+  while (versions.begin()->first < oldest) {
+    Tensors dead = std::move(versions.extract(versions.begin()).mapped());
+    spare.clear();
+    for (const size_t i : trainable) spare.push_back(unshared(dead[i]) ? std::move(dead[i]) : at::Tensor());
+  }
+}
+
+void SerialStage::add_to_round(size_t replica, Tensors gradients) {
+  RoundSum& sum = sums[replica];
+  if (sum.gradients.empty()) {
+    sum = {std::move(gradients), false};
+    return;
+  }
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    if (sum.is_sum)
+      sum.gradients[i].add_(gradients[i]);
+    else
+      sum.gradients[i] = sum.gradients[i] + gradients[i];
+  }
+  sum.is_sum = true;
 }
 
 void SerialStage::end_round(int64_t begin, int64_t end) {
   gradient.clear();
   const Tensors weights = leaves(latest());
   for (size_t i = 0; i < weights.size(); ++i) {
-    at::Tensor sum;
-    for (const Tensors& replica : sums) {
-      const at::Tensor part = replica.empty() ? at::zeros_like(weights[i].detach()) : replica[i];
-      sum = sum.defined() ? sum + part : part;
+    RoundSum all;
+    for (const RoundSum& replica : sums) {
+      const at::Tensor part =
+          replica.gradients.empty() ? at::zeros_like(weights[i].detach()) : replica.gradients[i];
+      if (all.gradients.empty()) {
+        all = {{part}, replica.is_sum};
+      } else if (all.is_sum) {
+        all.gradients[0].add_(part);
+      } else {
+        all = {{all.gradients[0] + part}, true};
+      }
     }
-    gradient.push_back(end - begin == 1 ? sum : sum / static_cast<double>(end - begin));
+    const auto minibatches = static_cast<double>(end - begin);
+    if (end - begin == 1)
+      gradient.push_back(all.gradients[0]);
+    else
+      gradient.push_back(all.is_sum ? all.gradients[0].div_(minibatches) : all.gradients[0] / minibatches);
   }
-  for (Tensors& replica : sums) replica.clear();
+  for (RoundSum& replica : sums) replica = {};
 }
 
-void SerialStage::update(const Tensors& gradient, double rate) {
-  Tensors next = latest();
+void SerialStage::update(const Tensors& gradient, double rate, int64_t next) {
+  forget_before(next);
+  // Nobody will read the latest as it is: it is changed in place, but for what somebody else holds.
+  const bool is_over = version_of(next) > latest_version();
+  const int64_t number = latest_version() + 1;
+  Tensors weights = is_over ? std::move(versions.extract(versions.begin()).mapped()) : latest();
+  const MemoryScope scope(MemoryPurpose::kVersions);
   for (size_t i = 0; i < trainable.size(); ++i) {
-    at::Tensor& weight = next[trainable[i]];
-    const Tensors stepped = rules[i]->step({weight}, {gradient[i]}, rate * rate_scales[i]);
-    weight = stepped.front().detach().requires_grad_(true);
+    at::Tensor& weight = weights[trainable[i]];
+    at::Tensor place;
+    if (is_over && unshared(weight)) {
+      place = weight;
+    } else if (i < spare.size()) {
+      place = std::exchange(spare[i], {});
+    }
+    weight = rules[i]->step({weight}, {gradient[i]}, rate * rate_scales[i], {place}).front();
   }
-  versions[latest_version() + 1] = std::move(next);
+  versions[number] = std::move(weights);
+}
+
+std::optional<size_t> SerialStage::not_finite() const {
+  for (size_t i = rules.size(); i-- > 0;)
+    if (rules[i]->not_finite()) return i;
+  return std::nullopt;
 }
 
 void SerialStage::average_buffers() {

@@ -13,10 +13,10 @@
 #include "graph/sample_ranges.h"
 #include "models/definition/model.h"
 #include "models/run/interpreter.h"
+#include "runtime/serial/serial_versions.h"
 #include "runtime/stage/partition.h"
 #include "runtime/stage/stage_replica.h"
 #include "runtime/update/update_rule.h"
-#include "runtime/serial/serial_versions.h"
 
 namespace pipewright {
 
@@ -28,6 +28,11 @@ struct SerialStage {
               const SerialRule& rule, const TrainingRules& rules);
   /// Goes on from a copy of `state`, with every replica's buffers as it says.
   void restore(const StageState& state);
+  /// Replica `q` goes on with a copy of them.
+  void set_buffers(size_t q, const Tensors& values);
+  /// What minibatches [k, end) of the span depend on, of which none has been trained and all before have: of
+  /// replica `q`. Tensors are shared, and nothing of them changes; buffers are copies.
+  StageState state_before(int64_t k, int64_t end, size_t q) const;
 
   /// A replica's part of a minibatch.
   struct Part {
@@ -38,13 +43,17 @@ struct SerialStage {
   /// Who takes part in minibatch k, by ascending samples.
   std::vector<Part> parts_of(int64_t k) const;
 
-  /// A span begins with minibatch `first`; the versions are those of before it.
-  void begin(int64_t first);
+  /// A span begins with minibatch `first`, and the pipeline was last empty before minibatch `began`: the
+  /// same, or an earlier one, whose versions are there. `first` then begins a round.
+  void begin(int64_t first, int64_t began);
   size_t replica_of(int64_t k) const {
     return cycle[static_cast<size_t>(k % static_cast<int64_t>(cycle.size()))];
   }
   /// The number of the version that minibatch k of the span reads; it may be still to come.
   int64_t version_of(int64_t k) const;
+  /// The most versions that there are at a time, beside the latest: what is read between two updates, and one
+  /// that a step makes meanwhile.
+  int64_t further_versions() const { return (rule.lag + rule.round_length - 1) / rule.round_length; }
   int64_t latest_version() const { return versions.rbegin()->first; }
   const Tensors& latest() const { return versions.rbegin()->second; }
   /// Copies of the latest trainable ones, and others in their place.
@@ -58,8 +67,11 @@ struct SerialStage {
 
   /// The gradients of the minibatches [begin, end), of all replicas: their mean goes to `gradient`.
   void end_round(int64_t begin, int64_t end);
-  /// A new version: the latest, stepped with `gradient` at the learning rate.
-  void update(const Tensors& gradient, double rate);
+  /// A new version: the latest, stepped with `gradient` at the learning rate. Forgets what nobody reads from
+  /// minibatch `next` on, which comes next.
+  void update(const Tensors& gradient, double rate, int64_t next);
+  /// Of the last update: the last trainable parameter whose gradient held a number that is not finite.
+  std::optional<size_t> not_finite() const;
   /// The drained replicas' floating buffers become their mean.
   void average_buffers();
 
@@ -71,22 +83,32 @@ struct SerialStage {
   std::vector<SampleRange> ranges;  ///< by replica, where the replicas share each minibatch; else empty
   std::vector<Segment> segments_of_parts;  ///< likewise
   std::vector<size_t> trainable;           ///< positions in the segment's parameters
-  int64_t first_minibatch = 0;             ///< of the span
-  int64_t first_version = 0;               ///< at the begin of the span
+  int64_t first_minibatch = 0;             ///< before which the pipeline was last empty
+  int64_t first_version = 0;               ///< there
   std::map<int64_t, Tensors> versions;     ///< by number of updates
   std::vector<Tensors> buffers;            ///< by replica
   std::set<std::string> frozen_buffers;    ///< of the whole model: they are no means
   bool averages(size_t b) const {
     return buffers[0][b].is_floating_point() && frozen_buffers.count(segment.buffers()[b]) == 0;
   }
-  std::vector<Tensors> sums;  ///< by replica: gradients of the round
-  Tensors gradient;           ///< of the round that has ended, until it is due
+  /// Adds a minibatch's gradients to the round's of the replica.
+  void add_to_round(size_t replica, Tensors gradients);
+  /// Gradients of the round of a replica. What autograd has made may be shared: sums are changed in place.
+  struct RoundSum {
+    Tensors gradients;
+    bool is_sum = false;
+  };
+  std::vector<RoundSum> sums;  ///< by replica
+  Tensors gradient;            ///< of the round that has ended, until it is due
   struct Due {
     int64_t begin = 0;  ///< the first minibatch of the round within the span
+    int64_t end = 0;    ///< behind its last one
     Tensors gradient;
   };
   std::deque<Due> due;        ///< updates that have not been made yet
+  Tensors spare;              ///< memory of a version that was forgotten, by trainable parameter; or none
   bool awaits_group = false;  ///< the latest version is not what it will be when its group has averaged it
+  OptimizerSettings optimizer;
   std::vector<std::unique_ptr<UpdateRule>> rules;  ///< by trainable parameter
   std::vector<double> rate_scales;                 ///< likewise
 };

@@ -7,13 +7,6 @@
 #include "runtime/update/gradient_norm.h"
 
 namespace pipewright {
-namespace {
-
-constexpr const char* kDivergedRemedy =
-    "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
-
-}  // namespace
-
 FiniteGuard::FiniteGuard(bool is_on, at::Device device, int64_t stage, const StageProgram& program,
                          Deferred& deferred)
     : is_on_(is_on), device_(device), stage_(stage), program_(program), deferred_(deferred) {}

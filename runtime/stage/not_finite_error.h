@@ -7,6 +7,10 @@
 
 namespace pipewright {
 
+/// What to do about one.
+inline constexpr const char* kDivergedRemedy =
+    "lower --learning-rate, warm up with --warmup-minibatches, or clip with --gradient-clipping-norm";
+
 /// With the minibatches that made it: the one of a loss, those of a round of a gradient.
 class NotFiniteError : public NumericalError {
  public:
