@@ -52,10 +52,11 @@ struct CheckpointSettings {
   std::string versions = "exact";
 };
 
-/// What happens when a rank is lost: its process is killed, stops, or cannot be reached any more. docs/recovery.md
+/// What happens when a rank is lost: its process is killed, stops, or cannot be reached any more.
+/// docs/recovery.md
 struct RecoverySettings {
-  /// SPEC: "end", "restart" (another process takes the rank's place), "continue:profile=PROFILE.json" (the ranks
-  /// that are left go on under a plan made for them).
+  /// SPEC: "end", "restart" (another process takes the rank's place), "continue:profile=PROFILE.json" (the
+  /// ranks that are left go on under a plan made for them).
   std::string on_loss = "end";
   int64_t fewest = 1;  ///< "continue": with fewer ranks the run ends
   int64_t spares = 0;  ///< processes that wait for a rank's place from the start
@@ -110,6 +111,7 @@ struct Run : UpdateSettings {
   CheckpointSettings checkpoint;
   RecoverySettings recovery;
   bool no_save = false;  ///< true: the run's final weights are not written into its folder
+  bool emulate = false;  ///< one process trains what the plan's ranks would
   std::string resume;    ///< "", "latest", or a checkpoint's folder
   std::string device = "cpu";
   int64_t threads = 1;                 ///< compute threads of one rank

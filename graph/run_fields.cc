@@ -48,6 +48,7 @@ const std::vector<RunField>& run_fields() {
        PW_FIELD(plan),
        {},
        "plan file; without one, the whole model on every rank"},
+      {"", "emulate", "", kFlag, PW_FIELD(emulate), {}, ""},
       {"", "adapt", "adapt", kPlain, PW_FIELD(adapt), not_empty("a policy, such as \"none\""),
        "SPEC: how the plan changes while the run trains: none, manual:file=CHANGES.json, "
        "watch:file=NEXT.json, slow:plan=PLAN.json, interference:profile=PROFILE.json (and of a predictor: "

@@ -360,6 +360,7 @@ Summary Summary::from_json(JsonReader& reader) {
   reader.expect({"schema",
                  "status",
                  "world_size",
+                 "emulated",
                  "strategy",
                  "schedule",
                  "weights",
@@ -381,6 +382,7 @@ Summary Summary::from_json(JsonReader& reader) {
   Summary summary;
   summary.status = reader.string_one_of("status", statuses());
   summary.world_size = reader.integer("world_size", 1, kMostRanks);
+  if (reader.has("emulated")) summary.emulated = reader.boolean("emulated");
   summary.strategy = reader.string("strategy");
   summary.schedule = reader.string("schedule");
   summary.weights = reader.string("weights");
@@ -430,6 +432,7 @@ Json Summary::to_json() const {
   Json json;
   json["status"] = status;
   json["world_size"] = world_size;
+  if (emulated) json["emulated"] = true;
   json["strategy"] = strategy;
   json["schedule"] = schedule;
   json["weights"] = weights;

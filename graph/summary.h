@@ -198,6 +198,7 @@ struct Summary {
 
   std::string status;  ///< "done", "interrupted", "failed"
   int64_t world_size = 1;
+  bool emulated = false;  ///< optional key: one process trained what the plan's ranks would
   std::string strategy;
   std::string schedule;
   std::string weights;

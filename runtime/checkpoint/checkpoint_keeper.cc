@@ -104,13 +104,7 @@ void CheckpointKeeper::take(CheckpointPart told) {
   Written& written = written_[told.next_minibatch];
   ++written.ranks;
   if (written.lost.empty()) written.lost = told.lost;
-  for (auto& [number, part] : told.stages) {
-    CheckpointStage& stage = written.stages[number];
-    if (!part.state.file.empty()) stage.state = std::move(part.state);
-    stage.updates = part.updates;  // equal on all replicas
-    stage.versions.merge(part.versions);
-    stage.replicas.merge(part.replicas);
-  }
+  for (auto& [number, part] : told.stages) written.stages[number].add(std::move(part));
   changed_.notify_all();
 }
 
@@ -131,7 +125,8 @@ std::optional<fs::path> CheckpointKeeper::poll() {
   {
     const std::lock_guard lock(mutex_);
     const auto found = written_.find(next.next_minibatch);
-    if (found == written_.end() || found->second.ranks < next.plan.world_size) return {};
+    const int64_t writers = next.run.emulate ? 1 : next.plan.world_size;
+    if (found == written_.end() || found->second.ranks < writers) return {};
     written = std::move(found->second);
     written_.erase(found);
   }

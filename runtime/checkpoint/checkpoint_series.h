@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/coordinator/run_points.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
 #include "runtime/checkpoint/state_copies.h"
+#include "runtime/coordinator/run_points.h"
 
 namespace pipewright {
 
@@ -53,8 +53,8 @@ class CheckpointSeries {
   /// nothing happens. Waits for earlier ones, which lie behind this rank, so that nobody is held up.
   void begin(const std::function<CheckpointManifest()>& manifest);
   /// As CheckpointWriter::take().
-  void write(int64_t n, const StageReplica& stage, StageState state, bool drained) {
-    writer_.take(n, stage, std::move(state), drained);
+  void write(int64_t n, const StatePlace& place, StageState state, bool drained) {
+    writer_.take(n, place, std::move(state), drained);
   }
   /// What has been written meanwhile is told, and completed.
   void advance();

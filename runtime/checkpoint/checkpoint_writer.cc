@@ -17,22 +17,23 @@ void CheckpointWriter::settle() noexcept {
   }
 }
 
-void CheckpointWriter::take(int64_t n, const StageReplica& stage, StageState state, bool drained) {
+void CheckpointWriter::take(int64_t n, const StatePlace& place, StageState state, bool drained) {
+  const StageProgram& program = place.program;
   Part part;
-  part.stage = stage.stage();
-  part.replica = stage.replica();
+  part.stage = place.stage;
+  part.replica = place.replica;
   part.updates = state.updates;
   if (part.replica == 0) {
-    part.state = stage_tensors(stage.program(), state);
+    part.state = stage_tensors(program, state);
   } else if (!drained) {
     for (size_t i = 0; i < state.buffers.size(); ++i)
-      part.buffers.emplace_back(stage.program().buffers()[i], state.buffers[i]);
+      part.buffers.emplace_back(program.buffers()[i], state.buffers[i]);
   }
   if (settings_.older_versions) {
     for (const auto& [number, trainable] : state.older) {
       NamedTensors& version = part.versions[number];
       for (size_t i = 0; i < trainable.size(); ++i)
-        version.emplace_back(stage.program().parameters()[stage.program().trainable()[i]], trainable[i]);
+        version.emplace_back(program.parameters()[program.trainable()[i]], trainable[i]);
     }
   }
   std::vector<Part>& parts = collected_[n];
@@ -65,7 +66,7 @@ CheckpointPart CheckpointWriter::write_parts() const {
     CheckpointStage stage = write(settings_.run_folder, writing_, part);
     const auto written = stage.files();
     files.insert(files.end(), written.begin(), written.end());
-    told.stages[part.stage] = std::move(stage);
+    told.stages[part.stage].add(std::move(stage));
   }
   if (settings_.written) settings_.written(writing_, files);
   return told;

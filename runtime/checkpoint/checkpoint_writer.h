@@ -15,6 +15,16 @@
 
 namespace pipewright {
 
+/// Whose state it is. Borrows the program, which names its tensors.
+struct StatePlace {
+  StatePlace(int64_t stage, int64_t replica, const StageProgram& program)
+      : stage(stage), replica(replica), program(program) {}
+  StatePlace(const StageReplica& stage) : StatePlace(stage.stage(), stage.replica(), stage.program()) {}
+
+  int64_t stage, replica;
+  const StageProgram& program;
+};
+
 /// Called by one thread. Checkpoints are written one after the other. Tensors are held, not copied, until
 /// they are on the disk; they are let go on the calling thread, so that what is written into their memory
 /// afterwards is in order.
@@ -39,12 +49,12 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// From now on this rank has so many.
+  /// From now on this process has so many, each replica counted.
   void set_stages(size_t stages) { stages_ = stages; }
-  /// A stage of this rank before minibatch n. When those of all its stages are there they are written, after
-  /// the checkpoint before, which is waited for. `drained`: the buffers of all replicas are equal.
+  /// A stage of this process before minibatch n. When those of all its stages are there they are written,
+  /// after the checkpoint before, which is waited for. `drained`: the buffers of all replicas are equal.
   /// Errors of an earlier checkpoint: RunError (disk full).
-  void take(int64_t n, const StageReplica& stage, StageState state, bool drained);
+  void take(int64_t n, const StatePlace& place, StageState state, bool drained);
   /// Posts what has been written since. RunError.
   void poll();
   /// Until nothing is being written. RunError, and what `check` throws.

@@ -27,6 +27,7 @@ void run_batches(const std::vector<std::string>& arguments) {
   Run run = resumed_run(options).run;
   // How it is trained is not asked, and the plan's file may have gone.
   run.plan.clear();
+  run.emulate = false;
   run.adapt = run.cache = "none";
   run.sync = "all-reduce";
   run.world_size = 0;

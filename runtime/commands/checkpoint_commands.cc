@@ -146,6 +146,7 @@ void merge_into_folder(const Checkpoint& checkpoint, const fs::path& output) {
     CheckpointManifest manifest = checkpoint.manifest;
     manifest.plan = single_stage_plan(load_model(manifest.run.model, manifest.run.batch_size).graph, 1);
     manifest.run.plan.clear();
+    manifest.run.emulate = false;
     manifest.pipeline_began = manifest.next_minibatch;
     CheckpointStage whole;
     for (const CheckpointStage& stage : manifest.stages)

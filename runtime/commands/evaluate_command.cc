@@ -96,6 +96,7 @@ void run_forward(const std::string& command, const po::variables_map& options, c
   std::unique_ptr<ScratchFolder> scratch;
   if (alone || !options.count("config")) scratch = std::make_unique<ScratchFolder>(command);
   Run run = run_of(options, scratch ? scratch->path() : fs::path());
+  run.emulate = false;  // how it was trained
   name_weights(run, /*every_byte=*/alone || place.rank == 0);
   const bool json = options["json"].as<bool>();
   if (alone && !options.count("output")) run.output = scratch->path();

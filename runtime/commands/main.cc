@@ -158,7 +158,9 @@ void run_train(const std::vector<std::string>& arguments) {
                             "print every setting and where it came from; then stop")(
       "json", po::bool_switch(), "print the summary, or the settings, as JSON")(
       "overwrite", po::bool_switch(),
-      "remove what an earlier run left in the run folder; default: set it aside");
+      "remove what an earlier run left in the run folder; default: set it aside")(
+      "emulate", po::value<std::string>()->value_name("PLAN"),
+      "train in this process, on its one device, exactly what the ranks of the plan would");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
   if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));

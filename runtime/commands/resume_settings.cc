@@ -11,6 +11,7 @@ namespace po = boost::program_options;
 
 // A run's keys that a checkpoint does not pass on.
 constexpr const char* kOfTheStart[] = {"plan",
+                                       "emulate",
                                        "adapt",
                                        "world_size",
                                        "initial_weights",

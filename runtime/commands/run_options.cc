@@ -206,6 +206,12 @@ Run run_from_options(const po::variables_map& options, const std::optional<Run>&
     if (*row.group && json.contains(row.group) && !json[row.group].is_object()) continue;
     (*row.group ? json[row.group] : json)[row.key] = value;
   }
+  if (options.count("emulate")) {
+    if (options.count("plan"))
+      throw InputError("--plan and --emulate: each names a plan", "give --emulate PLAN alone");
+    json["plan"] = options["emulate"].as<std::string>();
+    json["emulate"] = true;
+  }
   for (const char* ranks : {"world-size", "ranks"}) {  // out of range they are refused where they are used
     if (options.count(ranks))
       json["world_size"] = std::clamp<int64_t>(options[ranks].as<int64_t>(), 0, kMostRanks);
@@ -240,8 +246,9 @@ std::vector<Setting> settings_of(const po::variables_map& options, const Run& ru
   std::vector<Setting> settings;
   for (const RunField& row : run_fields()) {
     if (!*row.option) continue;  // below
-    const std::string source = is_given(options, row) ? "option"
-                               : holds(document, row) ? options["config"].as<std::string>()
+    const bool by_emulate = row.option == std::string("plan") && options.count("emulate");
+    const std::string source = is_given(options, row) || by_emulate ? "option"
+                               : holds(document, row)               ? options["config"].as<std::string>()
                                : value_in(under, row) != value_in(defaults, row) ? base->from
                                                                                  : "default";
     settings.push_back({row.option, value_in(values, row).dump(), source});

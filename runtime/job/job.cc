@@ -143,6 +143,29 @@ void check_cache(const Job& job) {
       "Give --adapt freeze:rule=alpha, or leave out --cache.");
 }
 
+// The serial reference is one process on the CPU, and knows nothing of what depends on who is ready when.
+void check_emulation(const Job& job) {
+  const Run& run = job.run;
+  if (!run.emulate) return;
+  const auto refuse = [](const std::string& what, const std::string& remedy) {
+    throw InputError("emulate: " + what, remedy);
+  };
+  if (run.plan.empty()) refuse("there is no plan", "give --emulate PLAN");
+  if (sync_facts(run.sync).kind != SyncKind::kAllReduce)
+    refuse("sync '" + run.sync + "': pipelines side by side are not emulated",
+           "Leave out --sync, or train with launch.");
+  if (job.decides)
+    refuse("adapt '" + run.adapt + "' decides by what ranks measure, and one process has none to measure",
+           "Give --adapt manual:file=CHANGES.json with the changes, or train with launch.");
+  if (cache_rules(run.cache).kind != CacheKind::kNone)
+    refuse("cache '" + run.cache + "': frozen layers are computed", "Leave out --cache.");
+  if (!run.disturb.empty()) refuse("disturb: there are no ranks to be made slow", "Leave out --disturb.");
+  if (on_loss_of(run) != OnLoss::kEnd)
+    refuse("on-loss '" + run.recovery.on_loss + "': there are no ranks to be lost", "Leave out --on-loss.");
+  if (!job.device.is_cpu())
+    refuse("device '" + run.device + "': plans are emulated on the CPU", "Give --device cpu.");
+}
+
 // Expressions that match nothing were meant for other names.
 void check_parameter_groups(const Job& job) {
   std::vector<std::string> names;
@@ -181,6 +204,7 @@ void compare(const std::string& name, const Json& here, const Json& rank_0, std:
 }  // namespace
 
 int64_t Job::world_size() const {
+  if (run.emulate) return 1;
   if (attempt && attempt->plan) return attempt->plan->world_size;
   int64_t ranks = std::max(started_ranks, plan.world_size);
   for (const PlannedChange& change : changes) ranks = std::max(ranks, change.plan.world_size);
@@ -307,6 +331,7 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);
+  check_emulation(job);
   if (job.decides || on_loss_of(run) == OnLoss::kContinue)
     job.graph_of_plans = std::make_shared<Graph>(job.model.graph);
   const bool by_plan = run.device_passes == "auto" && device.is_cuda() && !job.plan.device_passes.empty();

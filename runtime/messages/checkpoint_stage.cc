@@ -1,5 +1,7 @@
 #include "runtime/messages/checkpoint_stage.h"
 
+#include <utility>
+
 #include "graph/limits.h"
 
 namespace pipewright {
@@ -66,6 +68,13 @@ std::vector<CheckpointFile> CheckpointStage::files() const {
   for (const auto& [number, file] : versions) files.push_back(file);
   for (const auto& [replica, file] : replicas) files.push_back(file);
   return files;
+}
+
+void CheckpointStage::add(CheckpointStage part) {
+  if (!part.state.file.empty()) state = std::move(part.state);
+  updates = part.updates;  // equal on all replicas
+  versions.merge(part.versions);
+  replicas.merge(part.replicas);
 }
 
 }  // namespace pipewright

@@ -29,6 +29,8 @@ struct CheckpointStage {
   static CheckpointStage from_json(JsonReader& reader);
   Json to_json() const;
   std::vector<CheckpointFile> files() const;  ///< that there are
+  /// What another replica wrote comes to it.
+  void add(CheckpointStage part);
 };
 
 }  // namespace pipewright

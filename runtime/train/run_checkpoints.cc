@@ -103,9 +103,8 @@ void RunCheckpoints::begin(const std::vector<CheckpointKind>& kinds,
 }
 
 void RunCheckpoints::write(const std::vector<CheckpointKind>& kinds, int64_t next_minibatch,
-                           StageReplica& stage, bool drained) {
-  const StageState state = stage.state_before(next_minibatch);
-  for (const CheckpointKind kind : kinds) series(kind).write(next_minibatch, stage, state, drained);
+                           const StatePlace& place, const StageState& state, bool drained) {
+  for (const CheckpointKind kind : kinds) series(kind).write(next_minibatch, place, state, drained);
 }
 
 void RunCheckpoints::advance() {

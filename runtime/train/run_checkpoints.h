@@ -61,8 +61,8 @@ class RunCheckpoints {
   /// them.
   void begin(const std::vector<CheckpointKind>& kinds, const std::function<CheckpointManifest()>& manifest);
   /// As CheckpointWriter::take(), of what was begun.
-  void write(const std::vector<CheckpointKind>& kinds, int64_t next_minibatch, StageReplica& stage,
-             bool drained);
+  void write(const std::vector<CheckpointKind>& kinds, int64_t next_minibatch, const StatePlace& place,
+             const StageState& state, bool drained);
   /// Between two actions: what has been written meanwhile is told, and completed.
   void advance();
   /// Until all that were begun are whole.

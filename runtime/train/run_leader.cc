@@ -230,7 +230,7 @@ void RunLeader::close(const std::string& status, const Plan& plan, double wall_s
       write_results(folder_, plan, *journal_,
                     {lost ? "failed" : status, job.world_size(), wall_seconds, job.run.sync,
                      group_server_ ? group_server_->statistics() : GroupStatistics{},
-                     count_flops(job.model.graph).training});
+                     count_flops(job.model.graph).training, job.run.emulate});
   if (lost && status != "failed") std::rethrow_exception(lost);
   for (const Dataset* data : {&settings_.data.dataset(), settings_.evaluation_data}) {
     if (!data) continue;

@@ -20,7 +20,7 @@ namespace pipewright {
 namespace {
 
 // Of the stages of a rank: memory adds up; of what is counted, the largest is told.
-void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
+void add_stages(RankSummary& rank, const Worker& worker, const EmulatedPlan* emulated, const Plan& plan) {
   Digest weights;
   for (size_t i = 0; i < worker.stage_count(); ++i) {
     const StageReplica& stage = worker.stage(i);
@@ -28,13 +28,16 @@ void add_stages(RankSummary& rank, const Worker& worker, const Plan& plan) {
       const at::Tensor bytes = weight.cpu().contiguous();
       weights.add(bytes.data_ptr(), bytes.nbytes());
     }
-    if (!plan.predicted) continue;
+    if (!plan.predicted || emulated) continue;
     const StageMemory& predicted = plan.predicted->stages[static_cast<size_t>(stage.stage())].memory;
     rank.predicted_memory_bytes += predicted.total_bytes();
     if (!rank.predicted_memory) rank.predicted_memory.emplace();
     *rank.predicted_memory += predicted;
   }
   rank.weights_digest = weights.text();
+  if (!plan.predicted || !emulated) return;
+  rank.predicted_memory = emulated->memory();
+  rank.predicted_memory_bytes = rank.predicted_memory->total_bytes();
 }
 
 std::optional<SyncSummary> sync_summary(const RunEnd& end, const Plan& plan) {
@@ -55,8 +58,13 @@ std::optional<SyncSummary> sync_summary(const RunEnd& end, const Plan& plan) {
 
 }  // namespace
 
-void EarlierWorkers::add(const Worker& worker) {
+void EarlierWorkers::add(const Worker& worker, const EmulatedPlan* emulated) {
   counts += worker.counts();
+  if (emulated) {
+    counts += emulated->counts();
+    peak_in_flight = 1;
+    peak_weight_versions = std::max(peak_weight_versions, emulated->peak_versions());
+  }
   stage = worker.stage().stage();
   replica = worker.replica();
   updates = 0;
@@ -69,8 +77,9 @@ void EarlierWorkers::add(const Worker& worker) {
 }
 
 RankSummary summary_of_rank(int64_t number, const Plan& plan, const Worker* worker, EarlierWorkers workers,
-                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device) {
-  if (worker) workers.add(*worker);
+                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device,
+                            const EmulatedPlan* emulated) {
+  if (worker) workers.add(*worker, emulated);
   RankSummary rank;
   const WorkerCounts& counts = workers.counts;
   rank.rank = number;
@@ -96,7 +105,7 @@ RankSummary summary_of_rank(int64_t number, const Plan& plan, const Worker* work
                  peak(MemoryPurpose::kOther)};
   rank.sent_bytes = counts.sent_bytes;
   if (std::isfinite(counts.largest_spread)) rank.largest_spread = counts.largest_spread;
-  if (worker) add_stages(rank, *worker, plan);
+  if (worker) add_stages(rank, *worker, emulated, plan);
   rank.device = device_text(device);
   if (const auto bytes = allocator_bytes(device)) {
     rank.allocated_bytes = bytes->peak_allocated;
@@ -126,13 +135,15 @@ Summary write_results(const std::filesystem::path& folder, const Plan& plan, con
   Summary summary = journal.summary();
   summary.status = end.status;
   summary.world_size = end.world_size;
+  summary.emulated = end.emulated;
   summary.strategy = plan.strategy;
   summary.schedule = plan.schedule;
   summary.weights = plan.weights;
   summary.cores = host_cores();
   summary.wall_seconds = end.wall_seconds;
   summary.sync = sync_summary(end, plan);
-  if (plan.predicted) summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
+  if (plan.predicted && !end.emulated)
+    summary.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
   summary.minibatch_flops = end.minibatch_flops;
   if (summary.minibatch_seconds > 0)
     summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "models/memory/memory_meter.h"
+#include "runtime/generation/emulated_plan.h"
 #include "runtime/journal/journal.h"
 #include "runtime/side_by_side/group_scheduler.h"
 #include "runtime/worker/worker.h"
@@ -22,13 +23,16 @@ struct EarlierWorkers {
   int64_t peak_weight_versions = 0;
   int64_t updates = 0;  ///< of the last one
 
-  void add(const Worker& worker);
+  /// `emulated`: what the worker evaluates for, if the plan is emulated.
+  void add(const Worker& worker, const EmulatedPlan* emulated = nullptr);
 };
 
 /// `worker`: of `plan`, the one in force at the end; null for a rank without a part in it, of whose weights
 /// nothing is said then. `times`: all of training but the busy seconds, which the workers have counted.
+/// `emulated`: as EarlierWorkers::add().
 RankSummary summary_of_rank(int64_t rank, const Plan& plan, const Worker* worker, EarlierWorkers workers,
-                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device);
+                            const MemoryMeter& memory, MeasuredTimes times, c10::Device device,
+                            const EmulatedPlan* emulated = nullptr);
 
 /// What became of --cuda-graphs on a rank: "used", "not used: " and why, or both.
 std::string cuda_graphs_text(const Worker& worker);
@@ -41,6 +45,7 @@ struct RunEnd {
   std::string sync;            ///< Run::sync
   GroupStatistics groups;      ///< what was decided for pipelines that average by arrival
   double minibatch_flops = 0;  ///< of training
+  bool emulated = false;
 };
 
 /// Writes summary.json and trace.json, of what the closed journal has heard; returns the summary.

@@ -147,8 +147,11 @@ void Training::listen_for_signals() {
 void Training::save_model() {
   std::map<int64_t, NamedTensors> own;
   if (!generation_->takes_part()) return;
+  const EmulatedPlan* const emulated = generation_->emulated();
+  for (int64_t s = 0; emulated && s < emulated->stages(); ++s)
+    own[s] = emulated->tensors_of(static_cast<size_t>(s));
   for_each_stage(generation_->worker(), [&](StageReplica& stage) {
-    if (stage.replica() != 0) return;
+    if (emulated || stage.replica() != 0) return;
     NamedTensors& tensors = own[stage.stage()];
     const StageProgram& program = stage.program();
     for (size_t i = 0; i < program.parameters().size(); ++i)
@@ -187,9 +190,12 @@ void Training::post_last_words() {
   fault_point();
   checkpoints_->settle_writers();
   const int64_t number = session_.place().rank;
-  const Worker* worker = generation_ && generation_->takes_part() ? &generation_->worker() : nullptr;
-  RankSummary rank =
-      summary_of_rank(number, plan_in_force(), worker, earlier_workers_, memory_, times_, job_.device);
+  const bool takes_part = generation_ && generation_->takes_part();
+  const Worker* worker = takes_part ? &generation_->worker() : nullptr;
+  const EmulatedPlan* emulated = takes_part ? generation_->emulated() : nullptr;
+  if (emulated) generation_->take_emulated();
+  RankSummary rank = summary_of_rank(number, plan_in_force(), worker, earlier_workers_, memory_, times_,
+                                     job_.device, emulated);
   if (worker && cuda_graphs_of(job_) != "off") rank.cuda_graphs = cuda_graphs_text(*worker);
   if (cache_) rank.cache = cache_->summary();
   if (job_.run.cuda_graphs == "on" && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")

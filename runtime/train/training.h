@@ -86,7 +86,8 @@ class Training : private RankTask {
   std::string awaited_decision(int64_t minibatch);
   void take_change(PlannedChange change, int64_t minibatch);
   void note_change(PlannedChange change, int64_t minibatch);
-  void write_on_the_way(const TrainSpan& command, int64_t minibatch, StageReplica& stage);
+  void write_on_the_way(const TrainSpan& command, int64_t minibatch, StageReplica* stage);
+  void for_each_state(int64_t minibatch, const EmulatedPlan::TakeState& take);
   CheckpointManifest manifest_of(int64_t next_minibatch, const std::string& cause) const;
 
   // training_spans.cc: a span, and who watches it.

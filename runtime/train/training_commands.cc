@@ -22,7 +22,11 @@ void Training::carry_out(const TrainSpan& command) {
 
 void Training::carry_out(const Drained& command) {
   Worker& worker = generation_->worker();
-  if (command.early) worker.end_span(command.minibatch);
+  if (command.early && generation_->emulated()) {
+    generation_->emulated()->end_span(command.minibatch);
+  } else if (command.early) {
+    worker.end_span(command.minibatch);
+  }
   if (const auto spread = worker.drain_spread()) control().post(DrainSpread{command.minibatch, *spread});
 }
 
@@ -98,6 +102,7 @@ void Training::carry_out(const TellEpoch& command) {
 void Training::carry_out(const Evaluate& command) {
   const int64_t epoch = command.epoch, minibatches = command.minibatches;
   if (leader_) control().post(EvaluationBegins{epoch, minibatches});
+  if (generation_->emulated()) generation_->take_emulated();
   generation_->evaluation(job_.run, job_.model, *evaluation_data_)
       .run(hooks(), session_.loading(), [&](const EvaluatedMinibatch& done, const at::Tensor&) {
         control().post(EvaluationPart{epoch, minibatches, done});
@@ -108,13 +113,20 @@ void Training::carry_out(const Evaluate& command) {
 void Training::carry_out(const WriteCheckpoints& command) {
   checkpoints_->begin(command.kinds, [&] { return manifest_of(command.minibatch, command.cause); });
   const bool drained = loop_->pipeline_began() == command.minibatch;
-  for_each_stage(generation_->worker(), [&](StageReplica& stage) {
-    checkpoints_->write(command.kinds, command.minibatch, stage, drained);
+  for_each_state(command.minibatch, [&](const StatePlace& place, const StageState& state) {
+    checkpoints_->write(command.kinds, command.minibatch, place, state, drained);
   });
 }
 
-// A checkpoint within a span, which goes on meanwhile.
-void Training::write_on_the_way(const TrainSpan& command, int64_t minibatch, StageReplica& stage) {
+// Of what this process has part in, before the minibatch.
+void Training::for_each_state(int64_t minibatch, const EmulatedPlan::TakeState& take) {
+  if (const EmulatedPlan* emulated = generation_->emulated()) return emulated->states_before(minibatch, take);
+  for_each_stage(generation_->worker(),
+                 [&](StageReplica& stage) { take(stage, stage.state_before(minibatch)); });
+}
+
+// A checkpoint within a span, which goes on meanwhile: of the stage, or of all.
+void Training::write_on_the_way(const TrainSpan& command, int64_t minibatch, StageReplica* stage) {
   // Where another plan takes over the pipeline drains first.
   const OrdersNow orders = orders_now();
   if (orders.stop_before == minibatch && !ends_before(orders, minibatch, data_.length())) return;
@@ -122,9 +134,13 @@ void Training::write_on_the_way(const TrainSpan& command, int64_t minibatch, Sta
   std::vector<CheckpointKind> kinds;
   for (const auto& [kind, points] : command.checkpoints)
     if (std::binary_search(points.begin(), points.end(), minibatch)) kinds.push_back(kind);
-  if (&stage == &generation_->worker().stage())
+  if (!stage || stage == &generation_->worker().stage())
     checkpoints_->begin(kinds, [&] { return manifest_of(minibatch, "interval"); });
-  checkpoints_->write(kinds, minibatch, stage, /*drained=*/false);
+  const auto write = [&](const StatePlace& place, const StageState& state) {
+    checkpoints_->write(kinds, minibatch, place, state, /*drained=*/false);
+  };
+  if (stage) return write(*stage, stage->state_before(minibatch));
+  for_each_state(minibatch, write);
 }
 
 // What is in it but for the stages, which their ranks write.

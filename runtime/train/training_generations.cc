@@ -31,6 +31,8 @@ void Training::carry_out(const ChangePlan& command) {
 
 // What this rank has of the model under the next plan, from whoever has it.
 NamedState Training::moved_state(int64_t next, GenerationSummary& change) {
+  if (const EmulatedPlan* emulated = generation_->emulated())
+    return emulated->drained_state(generation_->worker().stage().program());
   const Plan& next_plan = job_.plan_of(next);
   const Graph graph = frozen_graph(job_.model.graph, next_plan.frozen_layers);
   const auto moves = state_moves(graph, job_.run.optimizer, generation_->plan(), next_plan);
@@ -56,23 +58,32 @@ void Training::start_generation(int64_t number, StateSource* source) {
   const Plan& plan = job_.plan_of(number);
   const int64_t rank = session_.place().rank;
   monitor_.plan_changed(policy_ ? policy_->work_seconds(plan, rank) : 0);
-  if (generation_ && generation_->takes_part()) earlier_workers_.add(generation_->worker());
+  if (generation_ && generation_->takes_part())
+    earlier_workers_.add(generation_->worker(), generation_->emulated());
   const bool changes = generation_ != nullptr;
   if (cache_) cache_->end();
   generation_.reset();
   connect_services(number);
   if (changes) session_.connect_for(plan, number);
   std::unique_ptr<Worker> worker;
-  if (rank < plan.world_size) {
+  std::unique_ptr<EmulatedPlan> emulated;
+  if (job_.run.emulate) {
+    const Model model = job_.model_of(number);
+    emulated = std::make_unique<EmulatedPlan>(model, plan, data_.rules_of(number), *source);
+    worker = std::make_unique<Worker>(model, emulated->whole(), rank, nullptr, data_.rules_of(number));
+    emulated->demand_memory();
+  } else if (rank < plan.world_size) {
     worker = std::make_unique<Worker>(job_.model_of(number), plan, rank, session_.transport(),
                                       data_.rules_of(number), source,
                                       PipelineServices{groups_.get(), minibatches_.get()});
   }
-  generation_ = std::make_unique<PlanGeneration>(number, plan, job_.gradient_accumulation_of(number),
-                                                 data_.length_of(number), std::move(worker));
+  generation_ =
+      std::make_unique<PlanGeneration>(number, plan, job_.gradient_accumulation_of(number),
+                                       data_.length_of(number), std::move(worker), std::move(emulated));
   loop_->begin_generation(number, generation_->length(), generation_->takes_part());
   if (!generation_->takes_part()) return;
-  checkpoints_->set_stages(generation_->worker().stage_count());
+  checkpoints_->set_stages(generation_->emulated() ? generation_->emulated()->places()
+                                                   : generation_->worker().stage_count());
   if (!cache_) return;
   std::vector<const Plan*> before;
   for (int64_t earlier = 0; earlier < number; ++earlier) before.push_back(&job_.plan_of(earlier));

@@ -97,11 +97,13 @@ void Training::train_span(const TrainSpan& command) {
   };
   const StageReplica& last = worker.stage(worker.stage_count() - 1);
   const LossPart part = last.turns().splits() ? LossPart{last.place(), last.turns().replicas()} : LossPart{};
+  EmulatedPlan* const emulated = generation_->emulated();
   // Losses wait for their norm; those of a span that fails on the way go without.
   MinibatchReports reports(job_.run.gradient_clipping_norm > 0, part,
                            [this](MinibatchLoss loss) { control().post(std::move(loss)); });
   hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
-    reports.loss(k, loss, elapsed_seconds(), last.learning_rate_of(k));
+    reports.loss(k, loss, elapsed_seconds(),
+                 emulated ? emulated->learning_rate_of(k) : last.learning_rate_of(k));
   };
   if (LayerNorms* norms = policy_ ? policy_->layer_norms() : nullptr)
     hooks.averaged = [norms](StageReplica& stage) { norms->add(stage); };
@@ -109,10 +111,16 @@ void Training::train_span(const TrainSpan& command) {
   std::set<int64_t> checkpoints;
   for (const auto& [kind, points] : command.checkpoints) checkpoints.insert(points.begin(), points.end());
   hooks.checkpoints.assign(checkpoints.begin(), checkpoints.end());
-  hooks.checkpoint = [&](int64_t n, StageReplica& stage) { write_on_the_way(command, n, stage); };
+  hooks.checkpoint = [&](int64_t n, StageReplica& stage) { write_on_the_way(command, n, &stage); };
   const auto begin = Clock::now();
   try {
-    worker.train(span, hooks, loop_->pipeline_began());
+    if (emulated) {
+      emulated->train(
+          span, worker.stage().program().fields(), hooks,
+          [&](int64_t n) { write_on_the_way(command, n, nullptr); }, loop_->pipeline_began());
+    } else {
+      worker.train(span, hooks, loop_->pipeline_began());
+    }
   } catch (...) {
     reports.flush();
     throw;

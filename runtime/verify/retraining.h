@@ -9,8 +9,8 @@
 
 #include "runtime/generation/training_data.h"
 #include "runtime/job/job.h"
-#include "runtime/verify/comparison.h"
 #include "runtime/serial/reference.h"
+#include "runtime/verify/comparison.h"
 
 namespace pipewright {
 

@@ -5,10 +5,12 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
-#include "runtime/coordinator/run_points.h"
 #include "runtime/checkpoint/checkpoint_state.h"
 #include "runtime/checkpoint/checkpoint_tensors.h"
 #include "runtime/checkpoint/checkpoint_writer.h"
+#include "runtime/coordinator/run_points.h"
+#include "runtime/generation/emulated_plan.h"
+#include "runtime/generation/state_source.h"
 #include "tests/runtime/pipelines.h"
 #include "tests/support/temporary_folder.h"
 
@@ -202,6 +204,78 @@ class Trained {
   RankExtras extras_;
 };
 
+// The same by one process.
+class Emulated {
+ public:
+  Emulated(const RandomCase& c, const std::vector<MinibatchFields>& minibatches)
+      : c_(c), fields_(minibatches) {
+    losses.resize(static_cast<size_t>(c.minibatches));
+  }
+
+  // From the checkpoint, or from the beginning; up to minibatch `stop` at most. The pipeline was empty before
+  // the first minibatch of all.
+  void train(const std::optional<Checkpoint>& from, const std::vector<int64_t>& checkpoints, int64_t stop) {
+    Run run;
+    run.optimizer = c_.rules.optimizer;
+    const auto source = start_of(run, c_.model, from, /*in_flight=*/true);
+    EmulatedPlan plan(c_.model, c_.plan, c_.rules, *source);
+    const int64_t first = from ? from->manifest.next_minibatch : 0;
+    const auto names = plan_fields();
+    WorkerHooks hooks;
+    hooks.fields = [&](int64_t, int64_t k) {
+      std::vector<at::Tensor> fields;
+      for (const std::string& name : names) fields.push_back(fields_[static_cast<size_t>(k)].at(name));
+      return fields;
+    };
+    hooks.forward_done = [&](int64_t k, double loss, const std::vector<at::Tensor>&) {
+      losses[static_cast<size_t>(k)] = loss;
+    };
+    hooks.gradient_norm = [&](int64_t end, double norm) { norms[end] = norm; };
+    hooks.stop_before = [=] { return stop; };
+    hooks.checkpoints = checkpoints;
+    const auto write = [&](int64_t n) { digests[n] = written(plan, n); };
+    plan.train({first, c_.minibatches - first}, names, hooks, write, /*began=*/0);
+    if (stop < c_.minibatches) return write(stop);
+    for (int64_t s = 0; s < plan.stages(); ++s)
+      for (const auto& [name, tensor] : plan.tensors_of(static_cast<size_t>(s))) tensors[name] = tensor;
+  }
+
+  std::vector<double> losses;
+  std::map<int64_t, double> norms;
+  std::map<std::string, at::Tensor> tensors;  // at the end
+  std::map<int64_t, std::vector<std::string>> digests;
+
+ private:
+  std::vector<std::string> plan_fields() const { return c_.model.graph.inputs; }
+
+  // What the files of the checkpoint of minibatch n hold, in the order of their names.
+  static std::vector<std::string> written(const EmulatedPlan& plan, int64_t n) {
+    const TemporaryFolder folder;
+    std::optional<CheckpointPart> told;
+    CheckpointWriter writer(
+        {folder.path(), true, [&](CheckpointPart part) { told = std::move(part); }, [] {}});
+    writer.set_stages(plan.places());
+    plan.states_before(n, [&](const StatePlace& place, StageState state) {
+      writer.take(n, place, std::move(state), /*drained=*/false);
+    });
+    writer.wait();
+    std::vector<std::string> digests;
+    for (const auto& [number, stage] : told.value().stages)
+      for (const CheckpointFile& file : stage.files()) digests.push_back(file.file + " " + file.digest);
+    return digests;
+  }
+
+  const RandomCase& c_;
+  const std::vector<MinibatchFields>& fields_;
+};
+
+std::vector<std::string> digests_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> digests;
+  for (const CheckpointFile& file : checkpoint.manifest.files())
+    digests.push_back(file.file + " " + file.digest);
+  return digests;
+}
+
 void check_equal(const PipelineRun& run, const ReferenceResult& expected, int64_t first) {
   const auto skip = static_cast<ptrdiff_t>(first);
   CHECK(std::vector<double>(run.losses.begin() + skip, run.losses.end()) ==
@@ -260,6 +334,46 @@ TEST_CASE(
     check_equal(again.train(minibatches), expected, m);
   }
   if (cases >= 60) CHECK(with_older_versions > 20);
+}
+
+TEST_CASE(
+    "random plans: one process that emulates the ranks writes their checkpoints, byte for byte, and goes on "
+    "from them") {
+  at::set_num_threads(1);
+  const char* count = std::getenv("PIPEWRIGHT_UNDRAINED_CASES");
+  const uint64_t cases = count ? std::strtoull(count, nullptr, 10) : 60;
+  for (uint64_t seed = 0; seed < cases; ++seed) {
+    const RandomCase c = random_case(seed);
+    const auto minibatches = random_minibatches(c.model.graph, c.minibatches, 5);
+    CAPTURE(seed, c.plan.shape_text(), c.plan.schedule, c.plan.weights, c.plan.microbatches,
+            c.rules.gradient_accumulation, c.minibatches, c.checkpoints);
+    Trained ranks(c, c.checkpoints);
+    const PipelineRun real = ranks.train(minibatches);
+    const auto check = [&](const Emulated& emulated, int64_t first) {
+      const auto behind = [&](const std::vector<double>& losses) {
+        return std::vector<double>(losses.begin() + static_cast<ptrdiff_t>(first), losses.end());
+      };
+      CHECK(behind(emulated.losses) == behind(real.losses));
+      for (const auto& [end, norm] : emulated.norms) CHECK(norm == real.gradient_norms.at(end));
+      for (const auto& [name, copies] : real.weights)
+        CHECK((emulated.tensors.count(name) > 0 && emulated.tensors.at(name).equal(copies[0])));
+      for (const auto& stage : real.buffers)
+        for (const auto& [name, buffer] : stage[0]) CHECK(emulated.tensors.at(name).equal(buffer));
+      for (const auto& [n, digests] : emulated.digests) CHECK(digests == digests_of(ranks.checkpoint(n)));
+    };
+    Emulated whole(c, minibatches);
+    whole.train({}, c.checkpoints, c.minibatches);
+    CHECK(whole.digests.size() == c.checkpoints.size());
+    check(whole, 0);
+    if (c.checkpoints.empty()) continue;
+    // Stopped there, and gone on from what the ranks wrote there.
+    const int64_t n = c.checkpoints[seed % c.checkpoints.size()];
+    CAPTURE(n);
+    Emulated parts(c, minibatches);
+    parts.train({}, {}, n);
+    parts.train(ranks.checkpoint(n), after(c.checkpoints, n), c.minibatches);
+    check(parts, 0);
+  }
 }
 
 TEST_CASE("checkpoint.versions latest: smaller files, the same plan goes on with an empty pipeline") {

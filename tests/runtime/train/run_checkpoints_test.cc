@@ -48,7 +48,7 @@ class Trained {
   }
   void write(const std::vector<CheckpointKind>& kinds) {
     checkpoints.begin(kinds, [this] { return manifest(6); });
-    checkpoints.write(kinds, 6, worker.stage(), /*drained=*/true);
+    checkpoints.write(kinds, 6, worker.stage(), worker.stage().state_before(6), /*drained=*/true);
     checkpoints.complete();
   }
   // As rank 0 hears what ranks post.
