@@ -4,14 +4,27 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/alignment.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "models/memory/memory_meter.h"
 
 namespace pipewright {
+
+namespace {
+
+// A copy of it would give the same bits: kernels sum in another order where memory has gaps or begins
+// elsewhere.
+bool is_as_received(const at::Tensor& value) {
+  return value.is_non_overlapping_and_dense() &&
+         reinterpret_cast<uintptr_t>(value.const_data_ptr()) % c10::gAlignment == 0;
+}
+
+}  // namespace
 
 SerialPass::SerialPass(std::vector<SerialStage>& stages, const std::set<std::string>& differentiable,
                        const SampleSplit& split, int64_t k)
@@ -24,9 +37,8 @@ at::Tensor SerialPass::gathered(const std::vector<Crossing>& crossing, const std
   for (const Crossing& each : crossing) {
     const SampleRange both = overlap(each.samples, samples);
     if (both.size() == 0) continue;
-    // As it would cross: without gaps. A copy with none is as good as the value itself.
     const at::Tensor piece = rows_of(each.values.at(value), dimension, each.samples, both).detach();
-    pieces.push_back(piece.is_non_overlapping_and_dense() ? piece : piece.clone());
+    pieces.push_back(is_as_received(piece) ? piece : piece.clone());
   }
   return joined(pieces, dimension);
 }
