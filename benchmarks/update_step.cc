@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <iostream>
 
+#include "graph/delay_corrections.h"
 #include "runtime/stage/weight_versions.h"
 #include "runtime/update/update_rule.h"
 
@@ -41,10 +42,27 @@ class InPlace {
     for (const at::Tensor& weight : weights_) {
       first_.push_back(at::zeros_like(weight));
       second_.push_back(at::zeros_like(weight));
+      previous_.push_back(at::zeros_like(weight));
     }
   }
 
   void step(const Tensors& gradients) {
+    if (settings_.delay_correction == "none") return step_plainly(gradients);
+    const Tensors old = at::_foreach_add(weights_, 0);
+    if (settings_.delay_correction == "dc") {
+      const Tensors curvature = at::_foreach_mul(at::_foreach_mul(gradients, kCompensation), gradients);
+      step_plainly(at::_foreach_addcmul(gradients, curvature, previous_));
+      previous_ = at::_foreach_sub(weights_, old);
+    } else {
+      step_plainly(gradients);
+      const Tensors change = at::_foreach_sub(weights_, old);
+      at::_foreach_add_(weights_, at::_foreach_sub(change, previous_));
+      previous_ = change;
+    }
+  }
+
+ private:
+  void step_plainly(const Tensors& gradients) {
     const double rate = settings_.learning_rate;
     ++updates_;
     if (settings_.name == "sgd") {
@@ -91,9 +109,8 @@ class InPlace {
     at::_foreach_addcdiv_(weights_, first_, denominator, -rate_of_first);
   }
 
- private:
   OptimizerSettings settings_;
-  Tensors weights_, first_, second_;
+  Tensors weights_, first_, second_, previous_;
   double updates_ = 0;
   double mu_product_ = 1;
 };
@@ -111,7 +128,8 @@ class Versioned {
     auto before = versions_.latest();
     held_ = before;  // the version that it held dies here
     WeightVersions::Room room = versions_.room(all_);
-    versions_.publish(rule_->step(before->weights, gradients, rate_, std::move(room.weights)));
+    versions_.publish(
+        rule_->step(before->weights, gradients, rate_, std::move(room.weights), {}, /*delay=*/1));
   }
 
  private:
@@ -174,6 +192,9 @@ int main(int argc, char** argv) try {
   nadam.name = "nadam";
   OptimizerSettings lion = adamw;
   lion.name = "lion";
+  OptimizerSettings momentum_dc = momentum, adamw_fed_back = adamw;
+  momentum_dc.delay_correction = "dc";
+  adamw_fed_back.delay_correction = "error-feedback";
   const Rule rules[] = {{"sgd", sgd},
                         {"sgd, momentum", momentum},
                         {"sgd, momentum, decay", decayed},
@@ -181,7 +202,9 @@ int main(int argc, char** argv) try {
                         {"adam", adam},
                         {"adamw", adamw},
                         {"nadam, decay", nadam},
-                        {"lion, decay", lion}};
+                        {"lion, decay", lion},
+                        {"sgd, momentum, dc", momentum_dc},
+                        {"adamw, error-feedback", adamw_fed_back}};
 
   std::printf("%lld x %lld float32, %d thread(s), %lld steps of each kind in turn\n",
               static_cast<long long>(tensors), static_cast<long long>(elements), threads,

@@ -22,6 +22,7 @@ struct OptimizerSettings {
   double epsilon = 1e-8;
   std::string no_decay;  ///< expression: parameters that do not decay (graph/parameter_groups.h); "" = none
   std::vector<ParameterGroup> parameter_groups;
+  std::string delay_correction = "none";  ///< of graph/delay_corrections.h
 };
 
 struct LearningRatePolicy {

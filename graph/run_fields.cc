@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "graph/delay_corrections.h"
 #include "graph/error.h"
 #include "graph/learning_rate.h"
 #include "graph/limits.h"
@@ -103,6 +104,8 @@ const std::vector<RunField>& run_fields() {
        {},
        "parameters of another rate or decay, e.g. 'head:learning_rate_scale=10,weight_decay=0'; may be given "
        "several times; matrix=no: to muon it is none"},
+      {"optimizer", "delay_correction", "delay-correction", kPlain, PW_FIELD(optimizer.delay_correction),
+       one_of(delay_correction_names()), help_of(delay_corrections())},
       {"learning_rate_policy", "name", "learning-rate-policy", kPlain, PW_FIELD(learning_rate_policy.name),
        one_of(learning_rate_policy_names()), join(learning_rate_policy_names(), ", ")},
       {"learning_rate_policy", "warmup_minibatches", "warmup-minibatches", kPlain,

@@ -1,5 +1,6 @@
 #include "graph/update_rules.h"
 
+#include "graph/delay_corrections.h"
 #include "graph/rows.h"
 
 namespace pipewright {
@@ -29,7 +30,9 @@ const UpdateRuleFacts& update_rule_facts(const std::string& name) {
 }
 
 std::vector<std::string> slot_names(const OptimizerSettings& settings) {
-  return update_rule_facts(settings.name).slots(settings);
+  std::vector<std::string> names = update_rule_facts(settings.name).slots(settings);
+  if (const char* slot = delay_correction_facts(settings.delay_correction).slot) names.emplace_back(slot);
+  return names;
 }
 
 bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings& parameter,
@@ -39,8 +42,9 @@ bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings&
 
 std::vector<int64_t> slot_shape(const OptimizerSettings& settings, size_t slot, const std::string& parameter,
                                 std::vector<int64_t> shape) {
+  const UpdateRuleFacts& rule = update_rule_facts(settings.name);
   // Expressions of groups are only matched where it matters.
-  if (slot == 0 || !update_rule_facts(settings.name).matrices) return shape;
+  if (slot == 0 || !rule.matrices || slot >= rule.slots(settings).size()) return shape;
   const ParameterSettings own = parameter_settings(settings, {parameter}).front();
   if (steps_as_matrix(settings, own, shape.size())) return {0};
   return shape;

@@ -17,14 +17,14 @@ struct UpdateRuleFacts {
   /// Names of the tensors that the rule keeps for each weight (torch.optim's names).
   std::vector<std::string> (*slots)(const OptimizerSettings& settings);
   /// Parameters of two dimensions are stepped as a whole, unless a group says otherwise, and keep the first
-  /// slot only.
+  /// of these slots only.
   bool matrices = false;
 };
 const std::vector<UpdateRuleFacts>& update_rules();
 /// InputError with the nearest name.
 const UpdateRuleFacts& update_rule_facts(const std::string& name);
 std::vector<std::string> update_rule_names();
-/// Of the rule that the settings name.
+/// Of the rule that the settings name, then of its correction of delays.
 std::vector<std::string> slot_names(const OptimizerSettings& settings);
 /// Whether the rule steps a parameter of so many dimensions as a whole.
 bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings& parameter,

@@ -32,6 +32,35 @@ struct StepArrays {
   T* second;  ///< second moment; changed in place
 };
 
+/// What a step does about gradients that are older than its weights (graph/delay_corrections.h).
+enum class DelayStep {
+  kNone,
+  kRemember,    ///< they are not: `previous` becomes what the step changes
+  kFeedBack,    ///< error-feedback
+  kCompensate,  ///< dc
+};
+template <typename T>
+struct DelayedStep {
+  DelayStep kind = DelayStep::kNone;
+  T* previous = nullptr;  ///< what the update before changed; changed in place
+  T strength = T{0};      ///< of kCompensate
+};
+
+/// The next weight, where the rule alone would make `stepped` of w; `previous` becomes the rule's own change.
+template <typename T>
+PIPEWRIGHT_ANYWHERE T fed_back(T w, T stepped, T& previous) {
+  const T change = stepped - w;
+  const T next = stepped + (change - previous);
+  previous = change;
+  return next;
+}
+/// The gradient at weights that have changed by `change` since g was taken. Nothing is fused, so that
+/// LibTorch's operators give the same bits (runtime/update/delayed_step.h).
+template <typename T>
+PIPEWRIGHT_ANYWHERE T compensated(T strength, T g, T change) {
+  return change * g * g * strength + g;
+}
+
 /// What an SGD step of one tensor multiplies by.
 template <typename T>
 struct SgdFactors {

@@ -140,10 +140,10 @@ void refuse_others(const po::variables_map& values, const std::string& objective
 }
 
 void plan_pipedream(const po::variables_map& values) {
-  refuse_others(
-      values, "pipedream",
-      {"strategy", "schedule", "weights", "microbatches", "recompute", "memory", "max-stages", "replicas",
-       "pin", "use-all-devices", "frozen-layers", "for", "compat", "optimizer", "optimizer-slots"});
+  refuse_others(values, "pipedream",
+                {"strategy", "schedule", "weights", "microbatches", "recompute", "memory", "max-stages",
+                 "replicas", "pin", "use-all-devices", "frozen-layers", "for", "compat", "optimizer",
+                 "delay-correction", "optimizer-slots"});
   const Profile profile = read_profile(required(values, "profile"));
   std::vector<Setting> settings;
   const Topology topology = topology_from(values, 0, &settings);

@@ -1,5 +1,6 @@
 #include "optimizer/commands/options.h"
 
+#include "graph/delay_corrections.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/limits.h"
@@ -26,6 +27,8 @@ constexpr const char* kDataWorkers = "data-workers";
 void add_pricing_options(po::options_description* options) {
   options->add_options()                                                                                   //
       ("optimizer", po::value<std::string>(), ("of the run: " + join(update_rule_names(), ", ")).c_str())  //
+      ("delay-correction", po::value<std::string>(),
+       "of the run; without: none")  //
       ("optimizer-slots", po::value<int64_t>()->default_value(1),
        "values it keeps: SGD 0, momentum 1, Adam 2")                                        //
       ("ignore-crowd", po::bool_switch(), "as if ranks of a host did not slow each other")  //
@@ -114,6 +117,12 @@ int64_t optimizer_slots_from(const po::variables_map& values, std::vector<Settin
     rule.momentum = 0.9;
     slots = static_cast<int64_t>(slot_names(rule).size());
     source = "--optimizer " + rule.name;
+  }
+  if (values.count("delay-correction") != 0) {
+    const DelayCorrectionFacts& correction =
+        delay_correction_facts(values["delay-correction"].as<std::string>());
+    if (correction.slot) ++slots;
+    source += std::string(", --delay-correction ") + correction.name;
   }
   settings->push_back({"optimizer-slots", std::to_string(slots), source});
   return slots;

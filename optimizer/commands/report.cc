@@ -260,7 +260,7 @@ std::string memory_heading(const Inputs& inputs) {
   const int64_t slots = inputs.request.optimizer_slots;
   const bool assumed =
       std::any_of(inputs.settings.begin(), inputs.settings.end(), [](const Setting& setting) {
-        return setting.name == "optimizer-slots" && setting.source == "default";
+        return setting.name == "optimizer-slots" && setting.source.starts_with("default");
       });
   return "Memory of one rank, with " + std::to_string(slots) + (slots == 1 ? " value" : " values") +
          " of the optimizer for each parameter" +

@@ -78,11 +78,13 @@ void warn_of_optimizer_memory(const Job& job) {
     counted += static_cast<double>(stage.memory.optimizer_bytes);
   const size_t slots = slot_names(job.run.optimizer).size();
   if (!(weights > 0) || counted >= (static_cast<double>(slots) - 0.5) * weights) return;
-  std::cerr << "warning: " << job.run.optimizer.name << " keeps " << slots
-            << (slots == 1 ? " value" : " values") << " for each parameter, "
+  const std::string& correction = job.run.optimizer.delay_correction;
+  std::cerr << "warning: " << job.run.optimizer.name << (correction == "none" ? "" : " with " + correction)
+            << " keeps " << slots << (slots == 1 ? " value" : " values") << " for each parameter, "
             << format_bytes(static_cast<double>(slots) * weights) << "; the plan's memory counts "
             << format_bytes(counted) << ": plan with pipewright-optimizer --optimizer "
-            << job.run.optimizer.name << "\n";
+            << job.run.optimizer.name << (correction == "none" ? "" : " --delay-correction " + correction)
+            << "\n";
 }
 
 void warn_of_crowding(int64_t ranks, const Job& job) {

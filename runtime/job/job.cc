@@ -4,6 +4,7 @@
 #include <set>
 
 #include "graph/cache_rules.h"
+#include "graph/delay_corrections.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/graph_identity.h"
@@ -69,6 +70,7 @@ void check_change_runs(const Plan& plan, const std::string& file, const Run& run
   try {
     check_plan_runs(plan, gradient_accumulation);
     check_side_by_side(plan, run.sync, gradient_accumulation);
+    check_delay_correction(run, weight_rule_named(plan.weights));
   } catch (const PlanError& error) {
     throw PlanError(file + ": " + error.what(), error.remedy());
   }
@@ -328,6 +330,7 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   check_plan_splits(job.plan, where, job.model, run, run.gradient_accumulation);
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
+  check_delay_correction(run, weight_rule_named(job.plan.weights));
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);

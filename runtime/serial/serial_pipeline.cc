@@ -168,7 +168,7 @@ int64_t SerialPipeline::round_begin(const SerialStage& stage, int64_t k) const {
 }
 
 double SerialPipeline::learning_rate_of(int64_t k) const {
-  return learning_rate(stages_.back(), round_begin(stages_.back(), k));
+  return learning_rate(stages_.back(), round_begin(stages_.back(), k), /*delay=*/0);
 }
 
 bool SerialPipeline::update(size_t s) {
@@ -177,7 +177,8 @@ bool SerialPipeline::update(size_t s) {
   const at::NoGradGuard no_grad;
   const SerialStage::Due due = std::move(stage.due.front());
   stage.due.pop_front();
-  stage.update(due.gradient, learning_rate(stage, due.begin), due.end);
+  const int64_t delay = stage.latest_version() - stage.version_of(due.begin);
+  stage.update(due.gradient, learning_rate(stage, due.begin, delay), delay, due.end);
   if (const auto broken = rules_.nan_guard ? stage.not_finite() : std::nullopt) {
     const int64_t first = in_run(due.begin), last = in_run(due.end - 1);
     throw NotFiniteError("the gradient of '" + stage.trainable_name(*broken) + "' in minibatches " +
@@ -188,11 +189,17 @@ bool SerialPipeline::update(size_t s) {
   return true;
 }
 
-// Of the round that begins with minibatch `begin`.
-double SerialPipeline::learning_rate(const SerialStage& stage, int64_t begin) const {
+// Of the round that begins with minibatch `begin`, whose gradients are `delay` updates old.
+double SerialPipeline::learning_rate(const SerialStage& stage, int64_t begin, int64_t delay) const {
   double rate = learning_rate_at(learning_rate_settings(rules_), in_run(begin));
   if (rules_.learning_rate_scaling == "pipedream")
     rate *= static_cast<double>(stage.rule.round_length) / static_cast<double>(stages_[0].rule.round_length);
+  if (rules_.optimizer.delay_correction == "pipemare-t1" && delay > 1) {
+    const int64_t warmup = rules_.learning_rate_policy.warmup_minibatches;
+    const int64_t annealing = warmup > 0 ? 5 * warmup : std::max<int64_t>(1, rules_.total_minibatches / 4);
+    const double annealed = static_cast<double>(in_run(begin)) / static_cast<double>(annealing);
+    if (annealed < 1) rate *= std::pow(static_cast<double>(delay), annealed - 1);
+  }
   return rate;
 }
 

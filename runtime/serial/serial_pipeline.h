@@ -79,7 +79,7 @@ class SerialPipeline {
   void end_rounds(int64_t k);
   int64_t round_begin(const SerialStage& stage, int64_t k) const;
   LossFields of_loss(const MinibatchFields& fields) const;
-  double learning_rate(const SerialStage& stage, int64_t begin) const;
+  double learning_rate(const SerialStage& stage, int64_t begin, int64_t delay) const;
 
   Plan plan_;
   TrainingRules rules_;

@@ -192,7 +192,7 @@ void SerialStage::end_round(int64_t begin, int64_t end) {
   for (RoundSum& replica : sums) replica = {};
 }
 
-void SerialStage::update(const Tensors& gradient, double rate, int64_t next) {
+void SerialStage::update(const Tensors& gradient, double rate, int64_t delay, int64_t next) {
   forget_before(next);
   // Nobody will read the latest as it is: it is changed in place, but for what somebody else holds.
   const bool is_over = version_of(next) > latest_version();
@@ -207,7 +207,7 @@ void SerialStage::update(const Tensors& gradient, double rate, int64_t next) {
     } else if (i < spare.size()) {
       place = std::exchange(spare[i], {});
     }
-    weight = rules[i]->step({weight}, {gradient[i]}, rate * rate_scales[i], {place}).front();
+    weight = rules[i]->step({weight}, {gradient[i]}, rate * rate_scales[i], {place}, {}, delay).front();
   }
   versions[number] = std::move(weights);
 }

@@ -67,9 +67,9 @@ struct SerialStage {
 
   /// The gradients of the minibatches [begin, end), of all replicas: their mean goes to `gradient`.
   void end_round(int64_t begin, int64_t end);
-  /// A new version: the latest, stepped with `gradient` at the learning rate. Forgets what nobody reads from
-  /// minibatch `next` on, which comes next.
-  void update(const Tensors& gradient, double rate, int64_t next);
+  /// A new version: the latest, stepped with `gradient`, which is `delay` updates old, at the learning rate.
+  /// Forgets what nobody reads from minibatch `next` on, which comes next.
+  void update(const Tensors& gradient, double rate, int64_t delay, int64_t next);
   /// Of the last update: the last trainable parameter whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const;
   /// The drained replicas' floating buffers become their mean.

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "graph/delay_corrections.h"
 #include "graph/error.h"
 #include "graph/graph_identity.h"
 #include "graph/recomputed_part.h"
@@ -297,9 +298,11 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
   WeightVersions::Room room = versions_.room();
-  std::vector<at::Tensor> stepped =
-      update_rule_->step(versions_.latest_trainable(), round_gradients(), learning_rate(round),
-                         std::move(room.weights), room.copies);
+  const int64_t delay = versions_.delay_of(own);
+  const double rate =
+      learning_rate(round) * rate_factor_of_delay(rules_, rules_.total_minibatches, first, delay);
+  std::vector<at::Tensor> stepped = update_rule_->step(versions_.latest_trainable(), round_gradients(), rate,
+                                                       std::move(room.weights), room.copies, delay);
   round_->clear();
   guard_.look_at_update(*update_rule_, first, last);
   versions_.publish(std::move(stepped), std::move(room.copies));

@@ -64,19 +64,20 @@ Width width() {
 
 template <typename T>
 bool sgd_step(const SgdFactors<T>& f, Momentum momentum, bool decay, const StepArrays<T>& a, int64_t begin,
-              int64_t end, Stores stores) {
-  PIPEWRIGHT_WIDEST(sgd_step(f, momentum, decay, a, begin, end, stores));
+              int64_t end, Stores stores, const DelayedStep<T>& delayed) {
+  PIPEWRIGHT_WIDEST(sgd_step(f, momentum, decay, a, begin, end, stores, delayed));
 }
 
 template <typename T>
 bool adam_step(const AdamFactors<T>& f, Decay decay, const StepArrays<T>& a, int64_t begin, int64_t end,
-               Stores stores) {
-  PIPEWRIGHT_WIDEST(adam_step(f, decay, a, begin, end, stores));
+               Stores stores, const DelayedStep<T>& delayed) {
+  PIPEWRIGHT_WIDEST(adam_step(f, decay, a, begin, end, stores, delayed));
 }
 
 template <typename T>
-bool lion_step(const LionFactors<T>& f, const StepArrays<T>& a, int64_t begin, int64_t end, Stores stores) {
-  PIPEWRIGHT_WIDEST(lion_step(f, a, begin, end, stores));
+bool lion_step(const LionFactors<T>& f, const StepArrays<T>& a, int64_t begin, int64_t end, Stores stores,
+               const DelayedStep<T>& delayed) {
+  PIPEWRIGHT_WIDEST(lion_step(f, a, begin, end, stores, delayed));
 }
 
 template <typename Bits>
@@ -90,14 +91,17 @@ double square_sum(const T* numbers, int64_t count) {
 }
 
 template bool sgd_step(const SgdFactors<float>&, Momentum, bool, const StepArrays<float>&, int64_t, int64_t,
-                       Stores);
+                       Stores, const DelayedStep<float>&);
 template bool sgd_step(const SgdFactors<double>&, Momentum, bool, const StepArrays<double>&, int64_t, int64_t,
-                       Stores);
-template bool adam_step(const AdamFactors<float>&, Decay, const StepArrays<float>&, int64_t, int64_t, Stores);
+                       Stores, const DelayedStep<double>&);
+template bool adam_step(const AdamFactors<float>&, Decay, const StepArrays<float>&, int64_t, int64_t, Stores,
+                        const DelayedStep<float>&);
 template bool adam_step(const AdamFactors<double>&, Decay, const StepArrays<double>&, int64_t, int64_t,
-                        Stores);
-template bool lion_step(const LionFactors<float>&, const StepArrays<float>&, int64_t, int64_t, Stores);
-template bool lion_step(const LionFactors<double>&, const StepArrays<double>&, int64_t, int64_t, Stores);
+                        Stores, const DelayedStep<double>&);
+template bool lion_step(const LionFactors<float>&, const StepArrays<float>&, int64_t, int64_t, Stores,
+                        const DelayedStep<float>&);
+template bool lion_step(const LionFactors<double>&, const StepArrays<double>&, int64_t, int64_t, Stores,
+                        const DelayedStep<double>&);
 template bool all_finite(const uint16_t*, int64_t, uint16_t);
 template bool all_finite(const uint32_t*, int64_t, uint32_t);
 template bool all_finite(const uint64_t*, int64_t, uint64_t);

@@ -16,13 +16,13 @@ enum class Stores { kOrdinary, kStreaming };
 /// streaming. Returns whether all gradients are finite.
 template <typename T>
 bool sgd_step(const SgdFactors<T>& factors, Momentum momentum, bool decay, const StepArrays<T>& arrays,
-              int64_t begin, int64_t end, Stores stores);
+              int64_t begin, int64_t end, Stores stores, const DelayedStep<T>& delayed = {});
 template <typename T>
 bool adam_step(const AdamFactors<T>& factors, Decay decay, const StepArrays<T>& arrays, int64_t begin,
-               int64_t end, Stores stores);
+               int64_t end, Stores stores, const DelayedStep<T>& delayed = {});
 template <typename T>
 bool lion_step(const LionFactors<T>& factors, const StepArrays<T>& arrays, int64_t begin, int64_t end,
-               Stores stores);
+               Stores stores, const DelayedStep<T>& delayed = {});
 
 /// Are all finite? `Bits`: uint32_t for float, uint64_t for double, uint16_t for the 16-bit types;
 /// `exponent`: the bits that are all set in infinities and NaNs.

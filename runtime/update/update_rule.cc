@@ -10,9 +10,11 @@
 #include <map>
 #include <tuple>
 
+#include "graph/delay_corrections.h"
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/weight_copies.h"
+#include "runtime/update/delayed_step.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/gradient_norm.h"
 #include "runtime/update/muon_step.h"
@@ -58,36 +60,37 @@ template <typename T>
 class Arrays {
  public:
   Arrays(const at::Tensor& old, const at::Tensor& gradient, at::Tensor next, at::Tensor first,
-         at::Tensor second)
-      : places_{std::move(next), std::move(first), std::move(second)},
+         at::Tensor second, at::Tensor previous)
+      : places_{std::move(next), std::move(first), std::move(second), std::move(previous)},
         old_(as_array(old, kDtype)),
         gradient_(as_array(gradient, kDtype)) {
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < kPlaces; ++i) {
       if (places_[i].defined()) changed_[i] = as_array(places_[i], kDtype);
     }
   }
 
   /// Puts back what had to be converted.
   void finish() const {
-    for (size_t i = 0; i < 3; ++i) {
+    for (size_t i = 0; i < kPlaces; ++i) {
       if (places_[i].defined() && !changed_[i].is_same(places_[i])) places_[i].copy_(changed_[i]);
     }
   }
 
   StepArrays<T> get() const {
-    const auto data = [](const at::Tensor& tensor) {
-      return tensor.defined() ? tensor.data_ptr<T>() : nullptr;
-    };
     return {data(old_), data(gradient_), data(changed_[0]), data(changed_[1]), data(changed_[2])};
   }
+  T* previous() const { return data(changed_[3]); }
 
  private:
+  static T* data(const at::Tensor& tensor) { return tensor.defined() ? tensor.data_ptr<T>() : nullptr; }
+
+  static constexpr size_t kPlaces = 4;  // next, first, second, previous
   static constexpr at::ScalarType kDtype = c10::CppTypeToScalarType<T>::value;
 
-  at::Tensor places_[3];
+  at::Tensor places_[kPlaces];
   at::Tensor old_;
   at::Tensor gradient_;
-  at::Tensor changed_[3];
+  at::Tensor changed_[kPlaces];
 };
 
 // A place for every next weight that has none.
@@ -99,14 +102,23 @@ void make_room(const std::vector<at::Tensor>& weights, std::vector<at::Tensor>& 
       into[i] = at::empty(weights[i].sizes(), weights[i].options().requires_grad(false));
 }
 
-// Calls step_one(i, arrays, begin, end, stores) for slices of every weight, which tells whether the gradient
-// is finite; returns the next weights as leaves. `first` and `second`: slots, or none. Weights for which
-// step_whole(i, tensor) is true have been stepped by it.
+// What a rule keeps of each weight, by weight; or none.
+struct StepSlots {
+  std::vector<at::Tensor> first, second, previous;  // `previous`: of the correction of delays
+
+  static at::Tensor of(const std::vector<at::Tensor>& slots, size_t i) {
+    return slots.empty() ? at::Tensor() : slots[i];
+  }
+};
+
+// Calls step_one(i, arrays, begin, end, stores, delayed) for slices of every weight, which tells whether the
+// gradient is finite; returns the next weights as leaves. Weights for which step_whole(i, tensor) is true
+// have been stepped by it.
 template <typename StepOne, typename StepWhole>
 std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
                                  const std::vector<at::Tensor>& gradients, std::vector<at::Tensor> into,
-                                 const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
-                                 const std::vector<at::Tensor>& second, std::optional<size_t>& not_finite,
+                                 const std::vector<at::Tensor>& copies, const StepSlots& slots,
+                                 const WholeDelayedStep& delayed, std::optional<size_t>& not_finite,
                                  const StepOne& step_one, const StepWhole& step_whole) {
   check_step(weights, gradients, into, copies);
   not_finite.reset();
@@ -117,18 +129,19 @@ std::vector<at::Tensor> step_all(const std::vector<at::Tensor>& weights,
     at::Tensor& next = into[i];
     const bool in_place = next.is_same(weights[i]);
     const Stores stores = bytes > kStreamingBytes && !in_place ? Stores::kStreaming : Stores::kOrdinary;
-    const auto slot = [i](const std::vector<at::Tensor>& slots) {
-      return slots.empty() ? at::Tensor() : slots[i];
-    };
+    const at::Tensor first = StepSlots::of(slots.first, i), second = StepSlots::of(slots.second, i);
+    const at::Tensor previous = StepSlots::of(slots.previous, i);
     std::atomic<bool> finite = true;
     const auto run = [&](auto zero) {
-      const Arrays<decltype(zero)> arrays(weights[i], gradients[i], next, slot(first), slot(second));
+      using T = decltype(zero);
+      const Arrays<T> arrays(weights[i], gradients[i], next, first, second, previous);
+      const DelayedStep<T> own{delayed.kind, arrays.previous(), static_cast<T>(delayed.strength)};
       at::parallel_for(0, weights[i].numel(), kElementsPerThread, [&](int64_t begin, int64_t end) {
-        if (!step_one(i, arrays.get(), begin, end, stores)) finite = false;
+        if (!step_one(i, arrays.get(), begin, end, stores, own)) finite = false;
       });
       arrays.finish();
     };
-    const StepTensor whole{weights[i],  gradients[i],           next, slot(first), slot(second),
+    const StepTensor whole{weights[i],  gradients[i],           next, first, second,
                            /*copy=*/{}, static_cast<int32_t>(i)};
     if (step_whole(i, whole)) {
       finite = all_finite(gradients[i]);
@@ -159,11 +172,13 @@ struct StepKind {
 // The same on a device: step_some(tensors, kind, finds) for all other weights of one dtype and one kind, by
 // `kinds`. `not_finite`: as UpdateRule::not_finite_on_device().
 template <typename StepSome, typename StepWhole>
-std::vector<at::Tensor> step_all_on_device(
-    const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
-    std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies, const std::vector<at::Tensor>& first,
-    const std::vector<at::Tensor>& second, const std::vector<StepKind>& kinds, at::Tensor& not_finite,
-    const StepSome& step_some, const StepWhole& step_whole) {
+std::vector<at::Tensor> step_all_on_device(const std::vector<at::Tensor>& weights,
+                                           const std::vector<at::Tensor>& gradients,
+                                           std::vector<at::Tensor> into,
+                                           const std::vector<at::Tensor>& copies, const StepSlots& slots,
+                                           const WholeDelayedStep& delayed,
+                                           const std::vector<StepKind>& kinds, at::Tensor& not_finite,
+                                           const StepSome& step_some, const StepWhole& step_whole) {
   check_step(weights, gradients, into, copies);
   make_room(weights, into);
   not_finite = at::zeros({1}, at::TensorOptions(at::kInt).device(weights[0].device()));
@@ -171,17 +186,28 @@ std::vector<at::Tensor> step_all_on_device(
   std::map<at::ScalarType, std::vector<StepTensor>> wholes;
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i].numel() == 0) continue;
-    const auto slot = [i](const std::vector<at::Tensor>& slots) {
-      return slots.empty() ? at::Tensor() : slots[i];
-    };
     const at::ScalarType dtype = weights[i].scalar_type();
-    StepTensor tensor{weights[i],   as_array(gradients[i], dtype), into[i], slot(first), slot(second),
-                      slot(copies), static_cast<int32_t>(i)};
-    std::vector<StepTensor>& others = step_whole(i, tensor) ? wholes[dtype] : groups[{dtype, kinds[i]}];
-    others.push_back(std::move(tensor));
+    StepTensor tensor{weights[i],
+                      as_array(gradients[i], dtype),
+                      into[i],
+                      StepSlots::of(slots.first, i),
+                      StepSlots::of(slots.second, i),
+                      StepSlots::of(copies, i),
+                      static_cast<int32_t>(i)};
+    if (step_whole(i, tensor)) {
+      wholes[dtype].push_back(std::move(tensor));
+      continue;
+    }
+    delayed.begin(tensor, StepSlots::of(slots.previous, i));
+    groups[{dtype, kinds[i]}].push_back(std::move(tensor));
   }
   for (const auto& [dtype, tensors] : wholes) find_not_finite(tensors, StepFinds{not_finite, {}});
-  for (const auto& [kind, tensors] : groups) step_some(tensors, kind.second, StepFinds{not_finite, {}});
+  for (const auto& [kind, tensors] : groups) {
+    step_some(tensors, kind.second, StepFinds{not_finite, {}});
+    for (const StepTensor& tensor : tensors)
+      delayed.end(tensor, StepSlots::of(slots.previous, static_cast<size_t>(tensor.index)));
+  }
+  if (delayed.kind == DelayStep::kFeedBack) cast_to_copies(into, copies);
   for (at::Tensor& next : into)
     if (!next.requires_grad()) next.requires_grad_(true);
   return into;
@@ -223,9 +249,9 @@ class SgdArithmetic : public NoMatrices {
 
   template <typename T>
   bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
-            int64_t end, Stores stores) const {
+            int64_t end, Stores stores, const DelayedStep<T>& delayed) const {
     return sgd_step(factors<T>(kind, learning_rate), static_cast<Momentum>(kind.update),
-                    kind.settings.weight_decay != 0, arrays, begin, end, stores);
+                    kind.settings.weight_decay != 0, arrays, begin, end, stores, delayed);
   }
   void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
                       const StepFinds& finds) const {
@@ -283,8 +309,9 @@ class AdamArithmetic : public NoMatrices {
 
   template <typename T>
   bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
-            int64_t end, Stores stores) const {
-    return adam_step(factors<T>(kind, learning_rate), decay_of(kind.settings), arrays, begin, end, stores);
+            int64_t end, Stores stores, const DelayedStep<T>& delayed) const {
+    return adam_step(factors<T>(kind, learning_rate), decay_of(kind.settings), arrays, begin, end, stores,
+                     delayed);
   }
   void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
                       const StepFinds& finds) const {
@@ -336,8 +363,8 @@ class LionArithmetic : public NoMatrices {
 
   template <typename T>
   bool step(const StepKind& kind, double learning_rate, const StepArrays<T>& arrays, int64_t begin,
-            int64_t end, Stores stores) const {
-    return lion_step(factors<T>(kind, learning_rate), arrays, begin, end, stores);
+            int64_t end, Stores stores, const DelayedStep<T>& delayed) const {
+    return lion_step(factors<T>(kind, learning_rate), arrays, begin, end, stores, delayed);
   }
   void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
                       const StepFinds& finds) const {
@@ -377,13 +404,15 @@ class RuleOf : public UpdateRule {
  public:
   RuleOf(const OptimizerSettings& settings, std::vector<ParameterSettings> each, Arithmetic arithmetic)
       : settings_(settings),
+        correction_(delay_correction_facts(settings.delay_correction)),
         names_(slot_names(settings)),
         each_(settings.weight_decay, std::move(each)),
         arithmetic_(std::move(arithmetic)) {}
 
   std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                const std::vector<at::Tensor>& gradients, double learning_rate,
-                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies) override {
+                               std::vector<at::Tensor> into, const std::vector<at::Tensor>& copies,
+                               int64_t delay) override {
     const at::NoGradGuard no_grad;
     updates_.resize(weights.size(), 0);
     while (slots_.size() < names_.size()) slots_.push_back(first_slot(slots_.size(), weights));
@@ -391,24 +420,31 @@ class RuleOf : public UpdateRule {
     std::vector<StepKind> kinds;
     for (size_t i = 0; i < updates_.size(); ++i)
       kinds.push_back({arithmetic_.kind_of(++updates_[i]), each_[i]});
-    const auto slot = [&](size_t i) { return i < slots_.size() ? slots_[i] : std::vector<at::Tensor>(); };
+    const size_t own = own_slots();
+    const auto slot = [&](size_t i) { return i < own ? slots_[i] : std::vector<at::Tensor>(); };
+    const StepSlots slots{slot(0), slot(1), own < slots_.size() ? slots_[own] : std::vector<at::Tensor>()};
+    const WholeDelayedStep delayed{delay_step(delay), kCompensation};
     const auto step_whole = [&](size_t i, const StepTensor& tensor) {
       if (!is_matrix(weights[i], each_[i])) return false;
-      arithmetic_.step_matrix(tensor, kinds[i], learning_rate);
+      StepTensor corrected = tensor;
+      delayed.begin(corrected, StepSlots::of(slots.previous, i));
+      arithmetic_.step_matrix(corrected, kinds[i], learning_rate);
+      delayed.end(corrected, StepSlots::of(slots.previous, i));
       return true;
     };
     if (on_device(weights)) {
       return step_all_on_device(
-          weights, gradients, std::move(into), copies, slot(0), slot(1), kinds, not_finite_on_device_,
+          weights, gradients, std::move(into), copies, slots, delayed, kinds, not_finite_on_device_,
           [&](const std::vector<StepTensor>& tensors, const StepKind& kind, const StepFinds& finds) {
             arithmetic_.step_on_device(tensors, kind, learning_rate, finds);
           },
           step_whole);
     }
     return step_all(
-        weights, gradients, std::move(into), copies, slot(0), slot(1), not_finite_,
-        [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores) {
-          return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores);
+        weights, gradients, std::move(into), copies, slots, delayed, not_finite_,
+        [&](size_t i, const auto& arrays, int64_t begin, int64_t end, Stores stores,
+            const auto& own_delayed) {
+          return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores, own_delayed);
         },
         step_whole);
   }
@@ -431,12 +467,23 @@ class RuleOf : public UpdateRule {
     return steps_as_matrix(settings_, own, static_cast<size_t>(weight.dim()));
   }
 
-  // Matrices have the first slot only.
+  // The correction of delays has the last slot, if any.
+  size_t own_slots() const { return names_.size() - (correction_.slot ? 1 : 0); }
+
+  DelayStep delay_step(int64_t delay) const {
+    if (!correction_.slot) return DelayStep::kNone;
+    PW_CHECK(delay <= 1, "a correction for a delay of one update, at " << delay);
+    if (delay == 0) return DelayStep::kRemember;
+    return correction_.kind == DelayCorrectionKind::kErrorFeedback ? DelayStep::kFeedBack
+                                                                   : DelayStep::kCompensate;
+  }
+
+  // Of those of the rule itself matrices have the first only.
   std::vector<at::Tensor> first_slot(size_t slot, const std::vector<at::Tensor>& weights) const {
     const MemoryScope scope(MemoryPurpose::kOptimizer);
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < weights.size(); ++i) {
-      const bool none = slot > 0 && is_matrix(weights[i], each_[i]);
+      const bool none = slot > 0 && slot < own_slots() && is_matrix(weights[i], each_[i]);
       tensors.push_back(at::zeros(none ? at::IntArrayRef{0} : weights[i].sizes(),
                                   weights[i].options().requires_grad(false)));
     }
@@ -444,6 +491,7 @@ class RuleOf : public UpdateRule {
   }
 
   OptimizerSettings settings_;
+  const DelayCorrectionFacts& correction_;
   std::vector<std::string> names_;  // of the slots
   SettingsOfWeights each_;
   Arithmetic arithmetic_;

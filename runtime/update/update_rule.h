@@ -18,8 +18,8 @@ namespace pipewright {
 /// updates, so they are counted for each weight.
 struct UpdateState {
   std::vector<int64_t> updates;  ///< made of each weight; empty: none yet
-  /// By name, in the order of slot_names(): one tensor a weight, of slot_shape(). None while no weight has an update; with
-  /// some, a weight of 0 updates has zeros.
+  /// By name, in the order of slot_names(): one tensor a weight, of slot_shape(). None while no weight has an
+  /// update; with some, a weight of 0 updates has zeros.
   std::vector<std::pair<std::string, std::vector<at::Tensor>>> slots;
 };
 
@@ -33,11 +33,12 @@ class UpdateRule {
   /// are contiguous. `into`: where to write them, one per weight or none: the weight itself (a step in
   /// place), a tensor that nobody reads any more, or an undefined one, for a fresh tensor. `copies`: none, or
   /// one per weight: bfloat16 tensors that get the next weight, too, or undefined ones. Other weights stay as
-  /// they are, and so do gradients.
+  /// they are, and so do gradients. `delay`: how many updates the weights have had since those that the
+  /// gradients were taken at, for the settings' correction (graph/delay_corrections.h).
   virtual std::vector<at::Tensor> step(const std::vector<at::Tensor>& weights,
                                        const std::vector<at::Tensor>& gradients, double learning_rate,
                                        std::vector<at::Tensor> into = {},
-                                       const std::vector<at::Tensor>& copies = {}) = 0;
+                                       const std::vector<at::Tensor>& copies = {}, int64_t delay = 0) = 0;
 
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }

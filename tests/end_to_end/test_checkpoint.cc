@@ -61,7 +61,8 @@ TEST_CASE(
       {"--plan", write_plan(folder, "21.json", {2, 1}), "--optimizer", "adam", "--transport", "gloo"},
       {"--plan", write_interleaved_plan(folder), "--momentum", "0.9"},
       {"--plan", write_plan(folder, "1111.json", {1, 1, 1, 1}), "--transport", "shm"},
-      {"--plan", (folder / "2bw.json").string(), "--transport", "gloo", "--momentum", "0.9"}};
+      {"--plan", (folder / "2bw.json").string(), "--transport", "gloo", "--momentum", "0.9",
+       "--delay-correction", "error-feedback"}};
   for (const auto& options : all) {
     const auto more = options + std::vector<std::string>{"--checkpoint-every-minibatches", "9"};
     const fs::path expected = folder / ("expected-" + std::to_string(cases.size()));

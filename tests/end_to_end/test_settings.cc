@@ -144,6 +144,33 @@ TEST_CASE("print-config: with --json it is JSON, in all programs") {
         "command line");
 }
 
+TEST_CASE("a correction of delays that the plan has no such delays for is refused before anything starts") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& schedule, const std::string& weights,
+                           const std::string& correction) {
+    Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {1, 1});
+    plan.schedule = schedule;
+    plan.weights = weights;
+    plan.microbatches = 4;
+    for (Stage& stage : plan.stages) stage.in_flight = 4;
+    if (weights == "stash") plan.microbatches = 1;
+    write_document(folder / "plan.json", plan);
+    const Outcome run =
+        runtime(folder, Words{"launch", "--plan", (folder / "plan.json").string(), "--minibatches", "4",
+                              "--output", (folder / "run").string(), "--delay-correction", correction} +
+                            kSettingsJob);
+    CHECK(run.code != 0);
+    CHECK(!fs::exists(folder / "run"));
+    return run.error;
+  };
+  CHECK_THAT(refused("gpipe", "flush", "dc"),
+             Catch::Contains("delay_correction 'dc': the plan's weights 'flush'"));
+  CHECK_THAT(refused("1f1b", "stash", "error-feedback"),
+             Catch::Contains("'stash' have stages of other delays"));
+  CHECK_THAT(refused("1f1b", "2bw", "pipemare-t1"), Catch::Contains("'pipemare-t1' changes nothing"));
+  CHECK_THAT(refused("1f1b", "2bw", "pipemare"), Catch::Contains("did you mean 'pipemare-t1'?"));
+}
+
 TEST_CASE("a plan for an optimizer that keeps less, and bfloat16 on a CPU, are remarked once") {
   const TemporaryFolder folder;
   const std::string profile = (folder / "profile.json").string();

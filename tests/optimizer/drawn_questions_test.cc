@@ -46,6 +46,7 @@ class Drawing {
     if (likely(0.3)) words += " --shared " + each(levels, {"yes", "no"});
     if (kind != 2 && likely(0.4)) words += " --memory " + memory();
     if (likely(0.3)) words += " --optimizer " + one_of({"sgd", "adam", "nadam", "lion", "muon"});
+    if (likely(0.2)) words += " --delay-correction " + one_of({"error-feedback", "dc", "pipemare-t1"});
     return words;
   }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/delay_corrections.h"
 #include "graph/sample_ranges.h"
 #include "models/run/autocast.h"
 #include "models/run/device_passes.h"
@@ -93,6 +94,7 @@ class RandomJobs {
     } while (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
                                                               : job.plan.world_size > most_ranks);
     job.rules.sync = sync;
+    job.rules.optimizer.delay_correction = "none";
     job.rules.loss_average = "minibatches";
     if (!schedule_facts(job.plan.schedule).several_stages) {
       const auto stages = std::min<int64_t>(static_cast<int64_t>(job.plan.stages.size()), most_ranks / 2);
@@ -131,6 +133,13 @@ class RandomJobs {
                                         {"interleaved", "flush"},
                                         {"zb-h1", "flush"}};
     if (!own_rounds) kinds.insert(kinds.end(), together.begin(), together.end());
+    const DelayCorrectionFacts& correction = delay_correction_facts(job.rules.optimizer.delay_correction);
+    if (correction.kind != DelayCorrectionKind::kNone) {
+      std::erase_if(kinds, [&](const Kind& kind) {
+        return kind.weights == std::string("flush") ||
+               correction.of_one_update != (kind.weights == std::string("2bw"));
+      });
+    }
     const Kind kind = one_of(kinds);
     Plan plan = this->plan(job.model, kind.schedule, kind.weights, most_ranks);
     if (kind.one_update_for_all()) tie(plan, job.model.graph);
@@ -272,6 +281,10 @@ class RandomJobs {
     rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
     if (chance(30)) rules.optimizer.no_decay = "bias|norm";
+    if (weights != "flush" && chance(50)) {
+      rules.optimizer.delay_correction =
+          weights == "2bw" ? one_of<std::string>({"error-feedback", "dc"}) : "pipemare-t1";
+    }
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"layer[0-4]|shared", 0.5, {}});
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 3, 0.01});
     if (chance(50)) rules.optimizer.parameter_groups.push_back({"head|layer1", {}, {}, false});

@@ -71,6 +71,12 @@ RandomCase random_case(uint64_t seed) {
   c.rules = momentum_rules();
   c.rules.optimizer.name =
       std::vector<std::string>{"sgd", "adam", "lion", "muon"}[static_cast<size_t>(draw(0, 3))];
+  if (rule == "2bw") {
+    c.rules.optimizer.delay_correction =
+        std::vector<std::string>{"none", "error-feedback", "dc"}[static_cast<size_t>(draw(0, 2))];
+  } else if (rule == "stash" || rule == "vertical") {
+    c.rules.optimizer.delay_correction = draw(0, 1) == 1 ? "pipemare-t1" : "none";
+  }
   // By stage, as 2bw clips, copies of a tied parameter would part.
   if (draw(0, 3) == 0 && !(c.tied && rule == "2bw")) c.rules.gradient_clipping_norm = 0.5;
   const auto stages = static_cast<size_t>(draw(1, 4));

@@ -241,11 +241,78 @@ TEST_CASE("muon: a gradient that is not finite is found in a matrix too") {
   CHECK(rule->not_finite() == std::optional<size_t>(0));
 }
 
+namespace {
+
+std::vector<at::Tensor> random_tensors(uint64_t seed, at::ScalarType dtype) {
+  std::vector<at::Tensor> tensors = random_tensors(seed);
+  for (at::Tensor& tensor : tensors) tensor = tensor.to(dtype);
+  return tensors;
+}
+
+}  // namespace
+
+TEST_CASE("corrections of delays: error-feedback and dc over any rule, from updates of fresh gradients on") {
+  OptimizerSettings settings;
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
+  settings.weight_decay = 0.01;
+  const bool in_place = GENERATE(false, true);
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
+  const auto plain = make_update_rule(settings);
+  settings.delay_correction = GENERATE("error-feedback", "dc");
+  CAPTURE(settings.name, settings.momentum, settings.delay_correction, in_place);
+  const bool feeds_back = settings.delay_correction == "error-feedback";
+  const auto rule = make_update_rule(settings);
+  std::vector<at::Tensor> weights = random_tensors(1, dtype);
+  std::vector<at::Tensor> before(3);
+  const int64_t delays[] = {0, 1, 1, 0, 1};  // the pipeline drains before the fourth
+  for (uint64_t step = 0; step < 5; ++step) {
+    const int64_t delay = delays[step];
+    std::vector<at::Tensor> old;
+    for (const at::Tensor& weight : weights) old.push_back(weight.detach().clone());
+    std::vector<at::Tensor> gradients = random_tensors(10 + step, dtype);
+    if (delay == 1 && !feeds_back) {
+      for (size_t i = 0; i < 3; ++i)
+        gradients[i] = before[i] * gradients[i] * gradients[i] * 0.04 + gradients[i];
+    }
+    std::vector<at::Tensor> expected = plain->step(old, gradients, 0.1);
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor change = expected[i].detach() - old[i];
+      if (delay == 1 && feeds_back) expected[i] = expected[i].detach() + (change - before[i]);
+      before[i] = change;
+    }
+    weights = rule->step(weights, random_tensors(10 + step, dtype), 0.1,
+                         in_place ? weights : std::vector<at::Tensor>(), {}, delay);
+    for (size_t i = 0; i < 3; ++i) {
+      CHECK(weights[i].equal(expected[i]));
+      CHECK(rule->state().slots.back().second[i].equal(before[i]));
+    }
+  }
+  CHECK(rule->state().slots.back().first == (feeds_back ? "previous_update" : "last_change"));
+}
+
+TEST_CASE("corrections of delays: large versions are written round the cache with the same bits") {
+  OptimizerSettings settings;
+  settings.momentum = 0.9;
+  settings.delay_correction = GENERATE("error-feedback", "dc");
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(7);
+  const at::Tensor weight = at::randn({(int64_t{17} << 18) + 5}, generator, at::TensorOptions());
+  const at::Tensor gradient = at::randn(weight.sizes(), generator, at::TensorOptions());
+  const auto streamed = make_update_rule(settings), ordinary = make_update_rule(settings);
+  at::Tensor fresh = weight.clone(), same = weight.clone();
+  for (int64_t delay : {0, 1, 1}) {
+    fresh = streamed->step({fresh}, {gradient}, 0.1, {}, {}, delay)[0];
+    ordinary->step({same}, {gradient}, 0.1, {same}, {}, delay);
+    CHECK(fresh.equal(same));
+  }
+}
+
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
   settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.weight_decay = 0.01;
+  settings.delay_correction = GENERATE("none", "error-feedback");
   // Two stages: the first has made `behind` updates fewer than the second. Then one stage holds both.
   const uint64_t behind = GENERATE(0, 1, 3);
   const auto first = make_update_rule(settings);

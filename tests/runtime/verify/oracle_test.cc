@@ -1,13 +1,15 @@
 // The runtime against the serial reference, bit for bit: ranks are threads, gradients and activations really
 // travel.
+#include <cmath>
 #include <random>
+#include <set>
 
 #include "graph/model_layers.h"
 #include "models/definition/frozen.h"
 #include "models/initialise.h"
 #include "models/run/interpreter.h"
 #include "models/zoo/registry.h"
-#include "tests/runtime/pipelines.h"
+#include "tests/runtime/random_pipelines.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -178,6 +180,134 @@ TEST_CASE("oracle: 2bw, two versions") {
       compare_world("local", model, plan, momentum_rules(), 22);
     }
   }
+}
+
+TEST_CASE("oracle: corrections of delays, spans that drain in between") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  const std::vector<Span> spans = {{0, 13}, {13, 4}, {17, 9}};
+  TrainingRules rules = momentum_rules();
+  rules.optimizer.delay_correction = GENERATE("error-feedback", "dc", "pipemare-t1");
+  rules.optimizer.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  const bool older = rules.optimizer.delay_correction == "pipemare-t1";
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{2, 1}, {2, 2}}}) {
+    Plan plan = plan_of(model, c.replicas, c.depths);
+    if (!older) plan = with_schedule(plan, "1f1b", "2bw", 3);
+    compare(model, plan, rules, spans, make_local_world(plan.world_size));
+  }
+}
+
+TEST_CASE("oracle: corrections of delays over every rule, random plans") {
+  at::set_num_threads(1);
+  const std::string correction = GENERATE("error-feedback", "dc", "pipemare-t1");
+  const std::string name = GENERATE("sgd", "momentum", "adamw", "nadam", "lion", "muon");
+  std::set<std::string> seen;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    RandomJobs jobs(seed);
+    RandomJob job = jobs.next(6);
+    if (job.plan.weights == "flush" || (job.plan.weights == "2bw") == (correction == "pipemare-t1")) continue;
+    seen.insert(job.plan.weights);
+    OptimizerSettings& optimizer = job.rules.optimizer;
+    optimizer.delay_correction = correction;
+    optimizer.name = name == "momentum" ? "sgd" : name;
+    optimizer.momentum = name == "momentum" || name == "muon" ? 0.9 : 0;
+    optimizer.nesterov = optimizer.nesterov && optimizer.momentum > 0;
+    CAPTURE(correction, name, seed, job.plan.shape_text(), job.plan.weights);
+    compare(job.model, job.plan, job.rules, job.spans,
+            job.plan.world_size == 1 ? std::vector<std::unique_ptr<Transport>>()
+                                     : make_local_world(job.plan.world_size));
+  }
+  CHECK(seen.size() == (correction == "pipemare-t1" ? 2 : 1));
+}
+
+namespace {
+
+// docs/semantics.md once more, with every version at hand: S is plain SGD, a round reads the version of `lag`
+// rounds before.
+std::vector<std::vector<at::Tensor>> corrected_by_hand(const Model& model, const std::string& correction,
+                                                       const std::vector<Span>& spans, int64_t round_length,
+                                                       int64_t lag, double rate, uint64_t seed,
+                                                       const std::vector<MinibatchFields>& minibatches) {
+  std::vector<size_t> all(model.graph.nodes.size());
+  for (size_t i = 0; i < all.size(); ++i) all[i] = i;
+  const Segment whole(model.graph, all, model.graph.outputs);
+  std::vector<std::vector<at::Tensor>> versions(1);
+  for (const auto& name : whole.parameters())
+    versions[0].push_back(initial_parameter(model, name, seed).requires_grad_(true));
+  std::vector<at::Tensor> before(versions[0].size());  // what S made of the weights in the update before
+  for (const Span& span : spans) {
+    const auto first = static_cast<int64_t>(versions.size()) - 1;
+    const int64_t first_round = span.first / round_length;
+    for (int64_t round = 0; (first_round + round) * round_length < span.end(); ++round) {
+      const int64_t read = std::max<int64_t>(0, round - lag);
+      std::vector<at::Tensor> leaves = versions[static_cast<size_t>(first + read)];
+      for (at::Tensor& leaf : leaves) leaf = leaf.detach().clone().requires_grad_(true);
+      const int64_t begin = std::max(span.first, (first_round + round) * round_length);
+      const int64_t end = std::min(span.end(), (first_round + round + 1) * round_length);
+      for (int64_t k = begin; k < end; ++k) {
+        std::vector<at::Tensor> inputs;
+        for (const auto& name : whole.inputs())
+          inputs.push_back(minibatches[static_cast<size_t>(k)].at(name));
+        whole.forward(inputs, leaves, {}, {seed, k})[0].backward();
+      }
+      const at::NoGradGuard no_grad;
+      const std::vector<at::Tensor> latest = versions.back();
+      const int64_t delay = round - read;
+      double own_rate = rate;
+      if (correction == "pipemare-t1" && delay > 1) {
+        const double annealed = static_cast<double>(begin) / static_cast<double>(spans.back().end() / 4);
+        own_rate *= std::pow(static_cast<double>(delay), -(1 - std::min(1.0, annealed)));
+      }
+      versions.emplace_back();
+      for (size_t i = 0; i < latest.size(); ++i) {
+        at::Tensor gradient = leaves[i].grad();
+        if (end - begin > 1) gradient = gradient / static_cast<double>(end - begin);
+        if (correction == "dc") gradient = (latest[i] - leaves[i]) * gradient * gradient * 0.04 + gradient;
+        const at::Tensor stepped = latest[i].detach().clone().sub_(gradient, own_rate);
+        const at::Tensor change = stepped - latest[i];
+        const bool feeds_back = correction == "error-feedback" && delay == 1;
+        versions.back().push_back(feeds_back ? stepped + (change - before[i]) : stepped);
+        before[i] = change;
+      }
+    }
+  }
+  return versions;
+}
+
+}  // namespace
+
+TEST_CASE("corrections of delays, written out with every version at hand, bit for bit") {
+  at::set_num_threads(1);
+  const Model model = residual_model(8);
+  const std::string correction = GENERATE("error-feedback", "dc", "pipemare-t1");
+  CAPTURE(correction);
+  const std::vector<Span> spans = {{0, 13}, {13, 4}, {17, 9}};
+  const auto minibatches = random_minibatches(model.graph, spans.back().end(), 5);
+  TrainingRules rules;
+  rules.optimizer.learning_rate = 0.1;
+  rules.optimizer.delay_correction = correction;
+  rules.seed = 3;
+  rules.total_minibatches = spans.back().end();
+  const bool older = correction == "pipemare-t1";
+  Plan plan = plan_of(model, {1}, {4});
+  if (!older) plan = with_schedule(plan, "1f1b", "2bw", 3);
+  const int64_t round_length = older ? 1 : 3, lag = older ? 3 : 1;
+  const auto by_hand = [&](const std::string& name) {
+    return corrected_by_hand(model, name, spans, round_length, lag, rules.optimizer.learning_rate, rules.seed,
+                             minibatches);
+  };
+  const auto versions = by_hand(correction), plain = by_hand("none");
+  Worker worker(model, plan, 0, nullptr, rules);
+  WorkerHooks hooks;
+  hooks.fields = fields_from(minibatches, worker);
+  for (const Span& span : spans) worker.train(span, hooks);
+  bool differs = false;
+  for (size_t i = 0; i < versions.back().size(); ++i) {
+    INFO(worker.stage().program().parameters()[i]);
+    CHECK(worker.stage().weights()[i].equal(versions.back()[i]));
+    differs = differs || !versions.back()[i].equal(plain.back()[i]);
+  }
+  CHECK(differs);
 }
 
 TEST_CASE("oracle: gradients accumulated over rounds, uneven shares, model parallel") {
