@@ -9,11 +9,68 @@
 
 namespace pipewright {
 
-GroupLog::GroupLog(std::filesystem::path file, int64_t first_minibatch)
-    : file_(std::move(file)), stream_(file_, std::ios::trunc) {
-  if (!stream_)
-    throw RunError(file_.string() + ": cannot be written", "Is the disk full, or the folder gone?");
-  stream_ << Json{{"first_minibatch", first_minibatch}}.dump() << std::endl;
+namespace {
+
+// The lines of what was trained before a minibatch, of a file that says that all had drained there; else
+// none. What comes from a file that was cut is as good as none.
+class LinesBefore {
+ public:
+  LinesBefore(const std::filesystem::path& file, int64_t minibatch) : minibatch_(minibatch) {
+    std::ifstream stream(file);
+    std::vector<std::pair<std::string, Json>> all;
+    for (std::string line; std::getline(stream, line);) {
+      try {
+        all.emplace_back(line, parse_json(line, file.string()));
+      } catch (const Error&) {
+        break;  // it was being written
+      }
+    }
+    for (const auto& [line, json] : all) find(json);
+    if (spans_ == 0) return;
+    for (const auto& [line, json] : all)
+      if (is_before(json)) lines_.push_back(line);
+  }
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  // The drain before the minibatch: the last of its generation so far, by number.
+  void find(const Json& json) {
+    if (!json.contains("drained")) return;
+    const auto generation = json.at("generation").get<int64_t>();
+    const int64_t number = ++drains_[generation];
+    if (json.at("drained").get<int64_t>() != minibatch_) return;
+    generation_ = generation;
+    spans_ = number;
+  }
+
+  bool is_before(const Json& json) {
+    if (!json.contains("generation")) return true;
+    const auto generation = json.at("generation").get<int64_t>();
+    if (generation != generation_) return generation < generation_;
+    if (json.contains("drained")) return json.at("drained").get<int64_t>() <= minibatch_;
+    if (json.contains("span")) return json.at("span").get<int64_t>() < minibatch_;
+    int64_t& left = left_[json.at("stage").get<int64_t>()];
+    const bool before = left < spans_;
+    if (json.contains("left")) ++left;
+    return before;
+  }
+
+  const int64_t minibatch_;
+  int64_t generation_ = 0, spans_ = 0;
+  std::map<int64_t, int64_t> drains_;  // by generation
+  std::map<int64_t, int64_t> left_;    // by stage, of the generation
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+GroupLog::GroupLog(std::filesystem::path file, int64_t first_minibatch, bool goes_on)
+    : file_(std::move(file)) {
+  const std::vector<std::string> before =
+      goes_on ? LinesBefore(file_, first_minibatch).lines() : std::vector<std::string>();
+  stream_.open(file_, std::ios::trunc);
+  if (before.empty()) write_line(Json{{"first_minibatch", first_minibatch}}.dump());
+  for (const std::string& line : before) write_line(line);
 }
 
 void GroupLog::write(int64_t generation, const GroupDecision& decision) {
@@ -42,7 +99,16 @@ void GroupLog::write(int64_t generation, int64_t stage, int64_t span, const Weig
   write_line(json.dump());
 }
 
+void GroupLog::write_left(int64_t generation, int64_t stage) {
+  write_line(Json{{"generation", generation}, {"stage", stage}, {"left", true}}.dump());
+}
+
+void GroupLog::write_drained(int64_t generation, int64_t minibatch) {
+  write_line(Json{{"generation", generation}, {"drained", minibatch}}.dump());
+}
+
 void GroupLog::write_line(const std::string& line) {
+  const std::lock_guard lock(mutex_);
   stream_ << line << std::endl;
   if (!stream_)
     throw RunError(file_.string() + ": cannot be written", "Is the disk full, or the folder gone?");
@@ -61,6 +127,7 @@ std::vector<Kind>& of_stage(std::vector<std::vector<Kind>>& stages, const Json& 
 
 void read_line(const Json& json, const std::string& where, LoggedGroups& logged) {
   const auto generation = json.at("generation").get<int64_t>();
+  if (json.contains("left") || json.contains("drained")) return;
   if (json.contains("meeting")) {
     auto& stages = logged.meetings[generation][json.at("span").get<int64_t>()];
     of_stage(stages, json, where).push_back(meeting_of(json, where));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,13 @@ using MeetingsBySpan = std::map<int64_t, std::vector<std::vector<WeightMeeting>>
 
 inline constexpr const char* kGroupLogName = "groups.jsonl";
 
-/// One thread.
+/// Several threads.
 class GroupLog {
  public:
-  /// A new file, of what is trained from `first_minibatch` on. RunError if it cannot be written, here and
-  /// later.
-  GroupLog(std::filesystem::path file, int64_t first_minibatch);
+  /// A new file, of what is trained from `first_minibatch` on. `goes_on`: by the run that wrote the file:
+  /// what that says of minibatches before stays, if they had all drained there. RunError if it cannot be
+  /// written, here and later.
+  GroupLog(std::filesystem::path file, int64_t first_minibatch, bool goes_on = false);
   /// A line for what was decided for its own stage. It is in the file when this returns: a checkpoint may be
   /// written behind it.
   void write(int64_t generation, const GroupDecision& decision);
@@ -39,12 +41,18 @@ class GroupLog {
   void write(int64_t generation, const Span& span, int64_t pipeline, const Span& part);
   /// Likewise for a meeting at a stage, in the span that begins with `span`.
   void write(int64_t generation, int64_t stage, int64_t span, const WeightMeeting& meeting);
+  /// All have left the stage: what is decided there from now on is of the next span.
+  void write_left(int64_t generation, int64_t stage);
+  /// The pipelines had drained before the minibatch: a run may go on from there. For each span once, behind
+  /// write_left() of one stage at least.
+  void write_drained(int64_t generation, int64_t minibatch);
 
  private:
   void write_line(const std::string& line);
 
   const std::filesystem::path file_;
-  std::ofstream stream_;
+  std::mutex mutex_;
+  std::ofstream stream_;  // protected by mutex_
 };
 
 struct LoggedGroups {

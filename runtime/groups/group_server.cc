@@ -202,8 +202,10 @@ class GroupServer::Loop {
     tell(*rank->generation, generation, generation.scheduler.leave(left.stage, left.pipeline, now()));
     auto& leaving = generation.leaving[left.stage];
     leaving.push_back(rank);
-    if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines)
+    if (static_cast<int64_t>(leaving.size()) == generation.scheduler.rules().pipelines) {
+      if (settings_.left) settings_.left(*rank->generation, left.stage);
       for (const auto& each : std::exchange(leaving, {})) each->write(StageLeftByAll{left.stage});
+    }
     set_timer();
   }
 

@@ -29,6 +29,8 @@ class GroupServer {
     /// On the server's thread: a rank told of a meeting at a stage in the span that begins with `span`. All
     /// that ranks tell before they leave a stage, before any hears that all have left.
     std::function<void(int64_t generation, int64_t stage, int64_t span, const WeightMeeting& meeting)> met;
+    /// Likewise: all have left the stage, and none has heard so.
+    std::function<void(int64_t generation, int64_t stage)> left;
   };
   /// Serves until the object dies, on a free port. RunError if there is none.
   explicit GroupServer(Settings settings);

@@ -55,16 +55,20 @@ std::optional<GroupServerAddress> RunLeader::serve_groups() {
   server.host = settings_.place.master_address;
   server.secret = new_secret();
   if (sync_facts(sync).kind == SyncKind::kPartialReduce) server.rules = partial_reduce_rules(sync);
-  const auto log = [this](const auto&... what) {
+  const auto guarded = [this](const auto& write) {
     try {
-      group_log_->write(what...);
+      write();
     } catch (const Error& error) {
       settings_.fail(error);
     }
   };
+  const auto log = [this, guarded](const auto&... what) { guarded([&] { group_log_->write(what...); }); };
   server.decided = log;
   server.handed_out = log;
   server.met = log;
+  server.left = [this, guarded](int64_t generation, int64_t stage) {
+    guarded([&] { group_log_->write_left(generation, stage); });
+  };
   const std::string secret = server.secret;
   group_server_ = std::make_unique<GroupServer>(std::move(server));
   return GroupServerAddress{group_server_->port(), secret};
@@ -82,6 +86,10 @@ int64_t RunLeader::stop_behind(int64_t last_begun) const {
                : stop(last_of_plan);
   };
   return settings_.plans.stop_behind(last_begun, place);
+}
+
+void RunLeader::note_drained(int64_t generation, int64_t minibatch) {
+  if (group_log_) group_log_->write_drained(generation, minibatch);
 }
 
 void RunLeader::begin() {
@@ -107,9 +115,12 @@ void RunLeader::prepare_folder() {
   if (settings_.checkpoints.keeps_state())
     note_start(folder_, {job.attempt ? job.attempt->number : 0, data.first_minibatch()},
                /*first=*/!goes_on());
-  std::error_code ignored;
-  std::filesystem::remove(folder_ / kGroupLogName, ignored);
-  if (group_server_) group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, data.first_minibatch());
+  if (group_server_) {
+    group_log_ = std::make_unique<GroupLog>(folder_ / kGroupLogName, data.first_minibatch(), goes_on());
+  } else {
+    std::error_code ignored;
+    std::filesystem::remove(folder_ / kGroupLogName, ignored);
+  }
   write_document(folder_ / "run.json", job.run);
   write_document(folder_ / "plan.json", job.plan);
   settings_.plans.write_all(data.length().minibatches);

@@ -51,6 +51,8 @@ class RunLeader {
 
   /// The run folder becomes the run's: documents are written, and what ranks tell is taken from now on.
   void begin();
+  /// This rank has drained before the minibatch: all have left its stages.
+  void note_drained(int64_t generation, int64_t minibatch);
   /// What a rank tells; does not wait for a disk. Any thread, from begin() on.
   void take(int64_t rank, RankMessage message);
   /// Throws what went wrong with what was told.

@@ -27,6 +27,7 @@ void Training::carry_out(const Drained& command) {
   } else if (command.early) {
     worker.end_span(command.minibatch);
   }
+  if (leader_) leader_->note_drained(generation_->number(), command.minibatch);
   if (const auto spread = worker.drain_spread()) control().post(DrainSpread{command.minibatch, *spread});
 }
 

@@ -321,6 +321,29 @@ TEST_CASE("a rank alone is lost: it goes on from what it kept, as one of several
   CHECK(summary_of(output).recoveries.front().next_minibatch > 0);
 }
 
+TEST_CASE("pipelines that average in groups lose a rank: verify knows who was in them before") {
+  const TemporaryFolder folder;
+  const std::string sync = GENERATE("partial-reduce", "adpsgd");
+  CAPTURE(sync);
+  const std::vector<std::string> options = {
+      "--ranks", "3", "--minibatches", "4000", "--sync", sync, "--checkpoint-every-epochs", "1"};
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                  folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  REQUIRE(process.children().size() == 3);
+  REQUIRE(::kill(process.children()[1], SIGKILL) == 0);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  CHECK(summary_of(output).recoveries.front().next_minibatch > 0);
+  const Outcome verified = runtime(folder, {"verify", "--run", output.string()});
+  INFO(verified.error << verified.output);
+  CHECK(verified.code == 0);
+}
+
 TEST_CASE("the terminal of a launcher is closed: what is kept becomes a checkpoint") {
   const TemporaryFolder folder;
   const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),

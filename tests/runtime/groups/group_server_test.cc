@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "graph/json.h"
 #include "runtime/groups/group_client.h"
 #include "runtime/groups/group_log.h"
 #include "runtime/groups/group_messages.h"
@@ -413,6 +414,50 @@ TEST_CASE("the log of groups reads back as it was decided, what is none is refus
     std::ofstream(file, std::ios::trunc) << "{\"first_minibatch\":0}\n" << line << "\n";
     CHECK_THROWS_WITH(read_group_log(file), Catch::Contains("line 2"));
   }
+}
+
+TEST_CASE("the log of groups goes on from where all had drained: what was decided behind it is forgotten") {
+  const TemporaryFolder folder;
+  const auto file = folder / "groups.jsonl";
+  const auto decide = [](GroupLog& log, int64_t stage, std::vector<int64_t> pipelines) {
+    log.write(0, {stage, pipelines, pipelines, false});
+  };
+  {
+    GroupLog log(file, 0);
+    decide(log, 0, {0, 1});
+    decide(log, 1, {1});
+    log.write_left(0, 0);
+    log.write_drained(0, 8);
+    decide(log, 0, {1});  // of the second span, before all have left the other stage
+    decide(log, 1, {0});
+    log.write(0, Span{0, 8}, 1, Span{0, 4});
+    log.write_left(0, 1);
+    log.write(0, Span{8, 8}, 1, Span{8, 4});
+    decide(log, 1, {0, 1});
+    log.write_left(0, 0);
+    log.write_left(0, 1);
+    log.write_drained(0, 16);
+    log.write(1, {0, {0}, {0}, false});
+  }
+  const std::string whole = read_file(file);
+  const auto goes_on = [&](int64_t minibatch) {
+    std::ofstream(file, std::ios::trunc) << whole << "{\"generation\":1,\"sta";  // killed
+    GroupLog log(file, minibatch, /*goes_on=*/true);
+    decide(log, 1, {7});
+    return read_group_log(file);
+  };
+  const LoggedGroups first = goes_on(8);
+  CHECK(first.first_minibatch == 0);
+  CHECK(first.generations == std::map<int64_t, GroupsByStage>{{0, {{{0, 1}}, {{1}, {0}, {7}}}}});
+  CHECK(first.parts.at(0).count(8) == 0);
+  const LoggedGroups second = goes_on(16);
+  CHECK(second.generations.at(0) == GroupsByStage{{{0, 1}, {1}}, {{1}, {0}, {0, 1}, {7}}});
+  CHECK(second.generations.count(1) == 0);
+  CHECK(second.parts.at(0).count(8) == 1);
+  // From where nobody had drained there is only what comes.
+  const LoggedGroups none = goes_on(12);
+  CHECK(none.first_minibatch == 12);
+  CHECK(none.generations == std::map<int64_t, GroupsByStage>{{0, {{}, {{7}}}}});
 }
 
 TEST_CASE("the log of minibatches and meetings reads back by span") {
