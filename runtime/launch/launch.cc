@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "graph/error.h"
@@ -201,6 +202,8 @@ class Launcher {
   std::vector<std::string> hosts_;  // by slot; "" = this one
   std::optional<EndJob> end_;
   std::optional<RunFolderLock> lock_;
+  // This host's memory for the state, as the run folder has named it: that may have gone, with its links.
+  std::set<std::filesystem::path> kept_here_;
   bool began_ = false;  // an attempt has made the run folder its own
   Clock::time_point looked_{};
   Clock::time_point looked_for_stopped_{};
@@ -299,6 +302,8 @@ void Launcher::carry_out(const StopAttempt& stop) {
 
 // From where the next attempt would go on.
 void Launcher::tell_state_kept() {
+  const auto target = target_of_kept_place(kept_state_of(folder_));
+  if (!target.empty()) kept_here_.insert(target);
   const auto written = list_checkpoints(folder_);
   int64_t newest = written.empty() ? 0 : minibatch_of(written.front()).value_or(0);
   newest = std::max(newest, newest_kept(folder_).value_or(0));
@@ -543,6 +548,8 @@ std::filesystem::path Launcher::save_state() {
     const bool done = end_ && end_->outcome == Outcome::kDone;
     if (!done && began_or_has_begun()) saved = save_kept_state(folder_, on_host_of(settings_));
     remove_kept_states(folder_, on_host_of(settings_));
+    std::error_code ignored;
+    for (const auto& memory : kept_here_) std::filesystem::remove_all(memory, ignored);
   } catch (const Error& error) {
     std::cerr << "warning: " << error.what() << "\n";
   }

@@ -344,6 +344,30 @@ TEST_CASE("pipelines that average in groups lose a rank: verify knows who was in
   CHECK(verified.code == 0);
 }
 
+TEST_CASE("the run folder is removed and a rank is lost: the job ends, and nothing of it stays in memory") {
+  const TemporaryFolder folder;
+  const std::vector<std::string> options = {"--plan",        write_plan(folder, "plan.json", {1, 1}),
+                                            "--minibatches", "4000",
+                                            "--disturb",     "compute:duration=2ms"};
+  const auto output = folder / "run";
+  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+                  folder / "out", folder / "err");
+  // The launcher looks once a second: these are four.
+  REQUIRE(eventually(60s, [&] {
+    return process.wait(0ms) != Process::kRunning ||
+           (!kept_in(output).empty() && complete_lines(output / "metrics.jsonl").size() > 1500);
+  }));
+  const auto memory = memory_of(output);
+  REQUIRE(std::filesystem::is_directory(memory));
+  std::filesystem::rename(output, folder / "elsewhere");
+  std::filesystem::remove_all(folder / "elsewhere");
+  for (const pid_t rank : process.children()) ::kill(rank, SIGKILL);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  CHECK(code != 0);
+  CHECK_FALSE(std::filesystem::exists(memory));
+}
+
 TEST_CASE("the terminal of a launcher is closed: what is kept becomes a checkpoint") {
   const TemporaryFolder folder;
   const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),
