@@ -27,7 +27,7 @@ class Trained {
     std::filesystem::create_directories(job.run.output);
     checkpoints.set_stages(worker.stage_count());
     checkpoints.keep();
-    checkpoints.make_room({});
+    if (checkpoints.keeps_state()) checkpoints.make_room({});
     const auto minibatches = random_minibatches(job.model.graph, 6, 10);
     WorkerHooks hooks;
     hooks.fields = fields_from(minibatches, worker);
