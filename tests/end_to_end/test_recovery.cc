@@ -247,6 +247,34 @@ TEST_CASE(
   CHECK(summary_of(output).recoveries.front().from == "memory");
 }
 
+TEST_CASE("memory that cannot be written into holds no state: it is kept on the disk, and found there") {
+  const TemporaryFolder folder("/var/tmp");  // not in the /dev/shm that the run's own one hides
+  const std::string options_of_mount = GENERATE("size=64m,ro", "size=64m,nr_inodes=100");
+  CAPTURE(options_of_mount);
+  const std::string mount = "mount -t tmpfs -o " + options_of_mount + " tmpfs /dev/shm";
+  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(10s) != 0)
+    return skip("no right to mount a /dev/shm of its own");
+  const std::vector<std::string> options = {
+      "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--transport", "gloo"};
+  finish(folder, folder / "quiet", options);
+  const auto output = folder / "run";
+  const std::vector<std::string> apart = {
+      "/usr/bin/unshare", "-m", "sh", "-c", mount + " && exec \"$@\"", "sh", program("runtime"), "launch"};
+  Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const std::vector<pid_t> ranks = process.children();
+  REQUIRE(ranks.size() == 2);
+  REQUIRE(::kill(ranks.back(), SIGKILL) == 0);
+  const int code = process.wait(300s);
+  CAPTURE(process.error());
+  REQUIRE(code == 0);
+  CHECK_THAT(process.error(), Catch::Contains("is kept on the disk"));
+  CHECK(weights(output) == weights(folder / "quiet"));
+  REQUIRE(summary_of(output).recoveries.size() == 1);
+  CHECK(summary_of(output).recoveries.front().next_minibatch > 0);
+}
+
 TEST_CASE("a host is renamed while the run trains: the state in its memory is still this run's") {
   const TemporaryFolder folder;
   if (Process({"/usr/bin/unshare", "-u", "sh", "-c", "hostname before"}, folder / "o", folder / "e")
