@@ -1,5 +1,7 @@
 #include "runtime/generation/emulated_plan.h"
 
+#include <c10/util/accumulate.h>
+
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -158,7 +160,7 @@ StageMemory EmulatedPlan::memory() const {
   const std::vector<std::string> slots = slot_names(optimizer_);
   for (size_t s = 0; s < programs_.size(); ++s) {
     const SerialStage& stage = serial_.pipeline().stage(s);
-    int64_t trainable = 0, elements = 0;
+    int64_t trainable = 0;
     for (const at::Tensor& weight : stage.latest())
       all.weights_bytes += static_cast<int64_t>(weight.nbytes());
     for (const auto& replica : stage.buffers)
@@ -167,11 +169,8 @@ StageMemory EmulatedPlan::memory() const {
       const at::Tensor& weight = stage.latest()[i];
       trainable += static_cast<int64_t>(weight.nbytes());
       for (size_t slot = 0; slot < slots.size(); ++slot) {
-        elements = 1;
-        for (const int64_t n :
-             slot_shape(optimizer_, slot, stage.segment.parameters()[i], weight.sizes().vec()))
-          elements *= n;
-        all.optimizer_bytes += elements * static_cast<int64_t>(weight.element_size());
+        const auto shape = slot_shape(optimizer_, slot, stage.segment.parameters()[i], weight.sizes().vec());
+        all.optimizer_bytes += c10::multiply_integers(shape) * static_cast<int64_t>(weight.element_size());
       }
     }
     all.versions_bytes += trainable * (1 + stage.further_versions());

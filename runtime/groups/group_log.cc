@@ -28,9 +28,9 @@ class LinesBefore {
     for (const auto& [line, json] : all) find(json);
     if (spans_ == 0) return;
     for (const auto& [line, json] : all)
-      if (is_before(json)) lines_.push_back(line);
+      if (is_before(json)) text_ += line + "\n";
   }
-  const std::vector<std::string>& lines() const { return lines_; }
+  const std::string& text() const { return text_; }
 
  private:
   // The drain before the minibatch: the last of its generation so far, by number.
@@ -59,18 +59,17 @@ class LinesBefore {
   int64_t generation_ = 0, spans_ = 0;
   std::map<int64_t, int64_t> drains_;  // by generation
   std::map<int64_t, int64_t> left_;    // by stage, of the generation
-  std::vector<std::string> lines_;
+  std::string text_;
 };
 
 }  // namespace
 
 GroupLog::GroupLog(std::filesystem::path file, int64_t first_minibatch, bool goes_on)
     : file_(std::move(file)) {
-  const std::vector<std::string> before =
-      goes_on ? LinesBefore(file_, first_minibatch).lines() : std::vector<std::string>();
-  stream_.open(file_, std::ios::trunc);
+  const std::string before = goes_on ? LinesBefore(file_, first_minibatch).text() : std::string();
+  if (!before.empty()) write_file(file_, before);  // a further loss finds it as it was, or as it is
+  stream_.open(file_, before.empty() ? std::ios::trunc : std::ios::app);
   if (before.empty()) write_line(Json{{"first_minibatch", first_minibatch}}.dump());
-  for (const std::string& line : before) write_line(line);
 }
 
 void GroupLog::write(int64_t generation, const GroupDecision& decision) {

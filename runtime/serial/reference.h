@@ -1,6 +1,6 @@
 // Pipeline training written down serially: one process, one minibatch after the other, no schedule, no
 // transport, no worker. It is docs/semantics.md in the plainest way; the runtime must end with the same bits.
-// `verify` and the tests compare with it.
+// `verify` and the tests compare with it, `train --emulate` trains by it (serial_training.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,5 +1,5 @@
 // The training of a plan by the reference, span by span, driven by others: train_serially() (reference.h) and
-// `train --emulate` (runtime/emulate/emulated_plan.h).
+// `train --emulate` (runtime/generation/emulated_plan.h).
 #pragma once
 
 #include <functional>

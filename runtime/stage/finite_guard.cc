@@ -7,6 +7,7 @@
 #include "runtime/update/gradient_norm.h"
 
 namespace pipewright {
+
 FiniteGuard::FiniteGuard(bool is_on, at::Device device, int64_t stage, const StageProgram& program,
                          Deferred& deferred)
     : is_on_(is_on), device_(device), stage_(stage), program_(program), deferred_(deferred) {}

@@ -2,6 +2,7 @@
 // ranks are started anew ends with the weights, the losses and the evaluations of one to which nothing
 // happened.
 #include <catch2/catch.hpp>
+#include <memory>
 #include <random>
 
 #include "tests/end_to_end/recovered_runs.h"
@@ -54,6 +55,18 @@ std::vector<std::string> kept_in(const std::filesystem::path& output) {
     if (name[0] != '.') names.push_back(name);
   }
   return names;
+}
+
+// A launched job that has kept its first state, or has ended before. `apart`: words that start it elsewhere.
+std::unique_ptr<Process> keeping(const TemporaryFolder& folder, const std::vector<std::string>& options,
+                                 const std::vector<std::string>& apart = {}) {
+  const auto output = folder / "run";
+  auto process = std::make_unique<Process>(
+      apart + std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
+      folder / "out", folder / "err");
+  REQUIRE(
+      eventually(60s, [&] { return !kept_in(output).empty() || process->wait(0ms) != Process::kRunning; }));
+  return process;
 }
 
 }  // namespace
@@ -258,11 +271,10 @@ TEST_CASE("memory that cannot be written into holds no state: it is kept on the 
       "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--transport", "gloo"};
   finish(folder, folder / "quiet", options);
   const auto output = folder / "run";
-  const std::vector<std::string> apart = {
-      "/usr/bin/unshare", "-m", "sh", "-c", mount + " && exec \"$@\"", "sh", program("runtime"), "launch"};
-  Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
-  REQUIRE(
-      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const std::vector<std::string> apart = {"/usr/bin/unshare",        "-m", "sh", "-c",
+                                          mount + " && exec \"$@\"", "sh"};
+  const auto keeps = keeping(folder, options, apart);
+  Process& process = *keeps;
   const std::vector<pid_t> ranks = process.children();
   REQUIRE(ranks.size() == 2);
   REQUIRE(::kill(ranks.back(), SIGKILL) == 0);
@@ -285,11 +297,9 @@ TEST_CASE("a host is renamed while the run trains: the state in its memory is st
   finish(folder, folder / "quiet", options);
   const auto output = folder / "run";
   const std::vector<std::string> apart = {
-      "/usr/bin/unshare", "-u",    "sh", "-c", "hostname before && exec \"$@\"", "sh",
-      program("runtime"), "launch"};
-  Process process(apart + job(output, options + kRestart), folder / "out", folder / "err");
-  REQUIRE(
-      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+      "/usr/bin/unshare", "-u", "sh", "-c", "hostname before && exec \"$@\"", "sh"};
+  const auto keeps = keeping(folder, options, apart);
+  Process& process = *keeps;
   const std::vector<pid_t> ranks = process.children();
   REQUIRE(ranks.size() == 2);
   const std::string launcher = std::to_string(process.pid());
@@ -311,10 +321,8 @@ TEST_CASE("all ranks are stopped at once: the launcher notices what nobody else 
                                             "--minibatches", "4000"};
   finish(folder, folder / "quiet", options);
   const auto output = folder / "run";
-  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
-                  folder / "out", folder / "err");
-  REQUIRE(
-      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const auto keeps = keeping(folder, options);
+  Process& process = *keeps;
   const std::vector<pid_t> ranks = process.children();
   REQUIRE(ranks.size() == 2);
   for (const pid_t rank : ranks) REQUIRE(::kill(rank, SIGSTOP) == 0);
@@ -331,10 +339,8 @@ TEST_CASE("a rank alone is lost: it goes on from what it kept, as one of several
   const std::vector<std::string> options = {"--ranks", "1", "--minibatches", "4000", "--momentum", "0.9"};
   finish(folder, folder / "quiet", options);
   const auto output = folder / "run";
-  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
-                  folder / "out", folder / "err");
-  REQUIRE(
-      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const auto keeps = keeping(folder, options);
+  Process& process = *keeps;
   REQUIRE(process.children().size() == 1);
   REQUIRE(::kill(process.children()[0], SIGKILL) == 0);
   const int code = process.wait(300s);
@@ -356,10 +362,8 @@ TEST_CASE("pipelines that average in groups lose a rank: verify knows who was in
   const std::vector<std::string> options = {
       "--ranks", "3", "--minibatches", "4000", "--sync", sync, "--checkpoint-every-epochs", "1"};
   const auto output = folder / "run";
-  Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
-                  folder / "out", folder / "err");
-  REQUIRE(
-      eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+  const auto keeps = keeping(folder, options);
+  Process& process = *keeps;
   REQUIRE(process.children().size() == 3);
   REQUIRE(::kill(process.children()[1], SIGKILL) == 0);
   const int code = process.wait(300s);
@@ -403,10 +407,8 @@ TEST_CASE("the terminal of a launcher is closed: what is kept becomes a checkpoi
   finish(folder, folder / "quiet", options);
   const auto output = folder / "run";
   {
-    Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options + kRestart),
-                    folder / "out", folder / "err");
-    REQUIRE(
-        eventually(60s, [&] { return !kept_in(output).empty() || process.wait(0ms) != Process::kRunning; }));
+    const auto keeps = keeping(folder, options);
+    Process& process = *keeps;
     for (const pid_t rank : process.children()) ::kill(rank, SIGHUP);
     process.signal(SIGHUP);
     const int code = process.wait(300s);
