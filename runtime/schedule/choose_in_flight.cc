@@ -45,6 +45,7 @@ class Search {
     const double bottleneck = bottleneck_seconds(shape, times, options.blocking_transfers);
     for (int64_t stage = 0; stage < shape.stages(); ++stage) {
       turns_.emplace_back(shape, stage);
+      most_ahead_.push_back(turns_.back().run_ahead(most_[static_cast<size_t>(stage)]));
       period_ =
           std::min(std::lcm(period_, turns_.back().cycle_length()), brief ? kBriefPeriod : kLongestPeriod);
     }
@@ -163,14 +164,17 @@ class Search {
   }
 
   /// To all stages before `stage`. Where bounds leave less than plenty it is shared evenly: stages that run
-  /// equally far ahead wait for each other's every minibatch.
+  /// equally far ahead wait for each other's every minibatch. What any stage can run ahead binds all behind
+  /// it.
   void give_plenty(Depths& depths, size_t stage) const {
     const auto first = static_cast<size_t>(shape_.frozen_stages);
-    const int64_t bound = turns_[first].run_ahead(most_[first]);
     for (size_t before = stage; before-- > first;) {
       const int64_t next = ahead(depths, before + 1);
-      const int64_t evenly = std::max<int64_t>(0, bound - next) / static_cast<int64_t>(before - first + 1);
-      depths[before] = depth(before, next + std::min(plenty_[before], evenly));
+      int64_t evenly = plenty_[before];
+      for (size_t earlier = first; earlier <= before; ++earlier)
+        evenly = std::min(evenly, std::max<int64_t>(0, most_ahead_[earlier] - next) /
+                                      static_cast<int64_t>(before - earlier + 1));
+      depths[before] = depth(before, next + evenly);
     }
   }
 
@@ -223,6 +227,7 @@ class Search {
   SimulationOptions options_;
   Depths most_;
   std::vector<StageTurns> turns_;
+  Depths most_ahead_;  // minibatches that a stage may run ahead of the last
   double target_ = 0;
   int64_t period_ = 1;
   Depths plenty_;

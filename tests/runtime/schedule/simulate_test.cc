@@ -386,5 +386,21 @@ TEST_CASE("depths for times of zero and for many stages") {
   CHECK(choose_in_flight(replicas, balanced(replicas)) == expected);
 }
 
+TEST_CASE("stages behind one with little room ran as far ahead as it and waited for its every minibatch") {
+  const std::vector<int64_t> replicas(8, 1);
+  // Room for no more than the last depths need, and for plenty before them.
+  for (int64_t tight = 1; tight < 8; ++tight) {
+    std::vector<int64_t> most;
+    for (int64_t stage = 0; stage < 8; ++stage) most.push_back(stage < tight ? 30 : 8 - tight);
+    for (const double aim_seconds : {std::numeric_limits<double>::infinity(), 1.2}) {
+      DepthAim aim;
+      aim.most_seconds = aim_seconds;
+      choose_in_flight("1f1b", {replicas, most}, balanced(replicas), {}, &aim);
+      CAPTURE(dashed(most), aim_seconds);
+      CHECK(aim.seconds <= 1.0101);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipewright
