@@ -151,6 +151,8 @@ struct CostInputs {
   std::vector<int64_t> memories;
   SlowLinks slow_links = {};  ///< prices have them
 
+  /// Each device has a link of its own to all others.
+  bool own_links() const { return levels.empty() || (levels.size() == 1 && !levels[0].shared); }
   bool placed() const { return !levels.empty() || devices_differ(); }
   bool devices_differ() const { return !speeds.empty() || !memories.empty(); }
   /// Whether no price tells the two devices apart, but for where they are.

@@ -260,6 +260,13 @@ double slowest_speed(const Stage& stage, const CostInputs& inputs) {
 
 }  // namespace
 
+double minibatches_of_stage(const Stage& stage, size_t replica) {
+  double all = 0;  // shares; of a stage that splits, what the replica with most has
+  for (size_t q = 0; q < stage.ranks.size(); ++q)
+    all = stage.splits() ? std::max(all, share_of(stage, q)) : all + share_of(stage, q);
+  return all / share_of(stage, replica);
+}
+
 bool rings_take_less(const CostInputs& inputs) {
   return inputs.sums_in_rings && inputs.levels.size() > 1 &&
          std::none_of(inputs.levels.begin(), inputs.levels.end(),
@@ -281,6 +288,51 @@ double ring_part(const std::vector<int64_t>& ranks, const CostInputs& inputs) {
   return ring / direct;
 }
 
+namespace {
+
+/// The times with computing as on the stage's devices: each replica's, and for the stage what the busiest
+/// sets. Updates, with what gathers gradients, are no faster than the profile's.
+void compute_on_devices(const Stage& stage, const StageLoad& load, const CostInputs& inputs,
+                        StageTimes* times) {
+  if (inputs.speeds.empty()) return;
+  const double gather = gather_seconds(load, static_cast<int64_t>(stage.ranks.size()), inputs);
+  const double weight_part =
+      load.backward_seconds > 0 ? load.backward_weight_seconds / load.backward_seconds : 0;
+  double most = -1, step = 0;
+  size_t busiest = 0;
+  for (size_t q = 0; q < stage.ranks.size(); ++q) {
+    const auto device = static_cast<size_t>(stage.ranks[q]);
+    const PassSeconds pass = load.pass_seconds(inputs.classes.empty() ? 0 : inputs.classes[device]);
+    const double speed = inputs.speeds[device];
+    const double update_speed = std::min(1.0, speed);
+    ReplicaTimes own;
+    own.forward_seconds = pass.forward_seconds / speed;
+    own.recompute_seconds = load.recomputed_fraction() * pass.forward_seconds / speed;
+    own.backward_seconds = pass.backward_seconds / speed + gather / update_speed;
+    own.backward_weight_seconds = weight_part * pass.backward_seconds / speed + gather / update_speed;
+    own.step_seconds = times->step_seconds / update_speed;
+    step = std::max(step, own.step_seconds);
+    const double busy = own.minibatch_seconds() / minibatches_of_stage(stage, q);
+    if (busy > most) busiest = q;
+    most = std::max(most, busy);
+    times->replicas.push_back(own);
+  }
+  const ReplicaTimes own = times->replicas[busiest];
+  const bool alike = std::all_of(times->replicas.begin(), times->replicas.end(),
+                                 [&](const ReplicaTimes& each) { return each == own; });
+  const double pace = alike ? 1
+                            : (stage.splits() ? 1 : static_cast<double>(stage.ranks.size())) /
+                                  minibatches_of_stage(stage, busiest);
+  times->forward_seconds = pace * own.forward_seconds;
+  times->recompute_seconds = pace * own.recompute_seconds;
+  times->backward_seconds = pace * own.backward_seconds;
+  times->backward_weight_seconds = pace * own.backward_weight_seconds;
+  times->step_seconds = step;
+  if (alike) times->replicas.clear();
+}
+
+}  // namespace
+
 std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                                      const CostInputs& inputs) {
   const PlacedPrice price = price_placed(loads, stages, inputs);
@@ -288,22 +340,13 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
   std::vector<StageTimes> times;
   for (size_t s = 0; s < stages.size(); ++s) {
     StageTimes mine = stage_times(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
-    // As if all replicas were as slow as the one that a round waits for.
-    const auto minibatches = static_cast<double>(stages[s].splits() ? 1 : stages[s].ranks.size());
-    const double slower = loads[s].compute_seconds() > 0
-                              ? price.stages[s].compute_seconds * minibatches / loads[s].compute_seconds()
-                              : 1;
-    mine.forward_seconds *= slower;
-    mine.recompute_seconds *= slower;
-    mine.backward_seconds *= slower;
-    mine.backward_weight_seconds *= slower;
-    // A slow rank's updates are slow too, and what a sum takes beyond its messages is the ranks' own work.
+    compute_on_devices(stages[s], loads[s], inputs, &mine);
+    // What a sum takes beyond its messages is the ranks' own work.
     const double slowest = slowest_speed(stages[s], inputs);
     const double on_links =
         ring_part(stages[s].ranks, inputs) * price.exchange_seconds[s] / inputs.exchange_factor;
     const double factor =
         priced_exchange_factor(loads[s], static_cast<int64_t>(stages[s].ranks.size()), inputs);
-    mine.step_seconds /= slowest;
     mine.reduce_seconds = on_links * (1 + (factor - 1) / slowest);
     if (loads[s].tied_sent_bytes > 0) {
       int level = 0;

@@ -26,6 +26,10 @@ struct PlacedPrice {
 PlacedPrice price_placed(const std::vector<StageLoad>& loads, const std::vector<Stage>& stages,
                          const CostInputs& inputs);
 
+/// How many minibatches pass the stage while the replica does as much as one of them takes; where each is
+/// split, as much as the largest part.
+double minibatches_of_stage(const Stage& stage, size_t replica);
+
 /// What a sum over these replicas takes of the time of a direct exchange, which price_placed() has: less
 /// where NCCL makes it, in a ring that passes each link once, however many ranks are behind it.
 double ring_part(const std::vector<int64_t>& ranks, const CostInputs& inputs);

@@ -1,6 +1,7 @@
 #include "optimizer/cost/stage_times.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/data_workers.h"
 #include "optimizer/cost/formulas.h"
@@ -140,9 +141,11 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
   };
   const double in = load.first ? 0 : end(load.in_bytes, in_level);
   const double out = load.last ? 0 : end(load.out_bytes, out_level);
-  times->forward_seconds += in + out;
-  if (inputs.forward_only || load.frozen) return;
-  times->backward_seconds += out + (load.after_frozen ? 0 : in);
+  change_computing(times, [&](auto& own) {
+    own.forward_seconds += in + out;
+    if (inputs.forward_only || load.frozen) return;
+    own.backward_seconds += out + (load.after_frozen ? 0 : in);
+  });
 }
 
 int64_t input_threads(int64_t host_ranks, const CostInputs& inputs) {
@@ -159,7 +162,8 @@ double input_seconds(const CostInputs& inputs) {
 
 void add_loading(const StageLoad& load, int64_t replicas, const CostInputs& inputs, StageTimes* times) {
   if (!load.first || inputs.loads_beside) return;
-  times->forward_seconds += input_seconds(inputs) / (load.split ? static_cast<double>(replicas) : 1);
+  const double seconds = input_seconds(inputs) / (load.split ? static_cast<double>(replicas) : 1);
+  change_computing(times, [&](auto& own) { own.forward_seconds += seconds; });
 }
 
 double loading_seconds(const StageLoad& first, int64_t replicas, const CostInputs& inputs) {
@@ -169,10 +173,13 @@ double loading_seconds(const StageLoad& first, int64_t replicas, const CostInput
 
 namespace {
 
-StageTimes with_passes_longer(StageTimes times, double factor) {
-  for (double* seconds : {&times.forward_seconds, &times.backward_seconds, &times.backward_weight_seconds,
-                          &times.recompute_seconds})
-    *seconds *= factor;
+StageTimes longer(StageTimes times, double passes, double step) {
+  change_computing(&times, [&](auto& own) {
+    for (double* seconds :
+         {&own.forward_seconds, &own.backward_seconds, &own.backward_weight_seconds, &own.recompute_seconds})
+      *seconds *= passes;
+    own.step_seconds *= step;
+  });
   return times;
 }
 
@@ -189,9 +196,7 @@ CrowdFactors crowd_factors(int64_t ranks, bool in_step, const CostInputs& inputs
 }
 
 StageTimes crowded(StageTimes times, const CrowdFactors& factors) {
-  times = with_passes_longer(times, factors.compute);
-  times.step_seconds *= factors.update;
-  return times;
+  return longer(std::move(times), factors.compute, factors.update);
 }
 
 double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs) {
@@ -203,9 +208,7 @@ double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostI
 
 StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const CostInputs& inputs) {
   const double factor = inputs.factors.*host_factor_of(replicas, ranks, inputs);
-  times = with_passes_longer(times, factor);
-  times.step_seconds *= factor;
-  return times;
+  return longer(std::move(times), factor, factor);
 }
 
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,

@@ -66,6 +66,12 @@ StageTimes crowded(StageTimes times, const CrowdFactors& factors);
 double HostFactors::*host_factor_of(int64_t replicas, int64_t ranks, const CostInputs& inputs);
 /// The times with computing and update taking that much longer.
 StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const CostInputs& inputs);
+/// What is the same for all that compute: of the stage, and of each replica that is not as fast.
+template <typename Change>
+void change_computing(StageTimes* times, const Change& change) {
+  change(*times);
+  for (ReplicaTimes& own : times->replicas) change(own);
+}
 /// The same as it stands in a plan, with the memory at the given depth.
 StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
                                  const StageTimes& times, const CostInputs& inputs);

@@ -11,15 +11,14 @@
 namespace pipewright {
 
 Evaluator::Evaluator(const Question& question, const PlanRequest& request)
-    : q_(question), facts_(question, request), drains_(drains(request)) {}
+    : q_(question), facts_(question, request), pricer_(question, request), drains_(drains(request)) {}
 
 int64_t Evaluator::memory_of(const FoundStage& stage) const {
   return memory_limit_bytes(q_.inputs, q_.memory_bytes, stage.ranks);
 }
 
-int64_t Evaluator::needed_depth(const Chain& chain, size_t s, int64_t later) const {
-  if (q_.whole_interval) return facts_.replicas_part(chain.stages[s].replicas);
-  return drains_ ? 1 : facts_.usual_depth(chain, s, later);
+int64_t Evaluator::needed_depth(const FoundStage& stage) const {
+  return q_.whole_interval ? facts_.replicas_part(stage.replicas) : 1;
 }
 
 bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
@@ -33,7 +32,7 @@ bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
     load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     behind += load.forward_seconds + load.backward_seconds;
-    const int64_t needed = needed_depth(*chain, s, later);
+    const int64_t needed = needed_depth(stage);
     const int64_t wanted = std::max(needed, facts_.wanted_depth(room, *chain, s, later, behind, seconds));
     later += stage.replicas;
     const int64_t memory = memory_of(stage);
@@ -54,37 +53,28 @@ bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
 NetworkPace Evaluator::floor(Chain* chain) const {
   std::vector<StageLoad> loads = facts_.loads(*chain);
   if (q_.memory_bytes > 0) {
-    int64_t later = chain->devices();
     for (size_t s = 0; s < loads.size(); ++s) {
       const FoundStage& stage = chain->stages[s];
-      later -= stage.replicas;
-      const int64_t least = needed_depth(*chain, s, later);
+      const int64_t least = needed_depth(stage);
       if (in_flight_that_fits(loads[s], stage.replicas, least, memory_of(stage), q_.inputs) < least)
         return {kInfeasible, kInfeasible};
     }
   }
-  std::vector<Stage> stages;
   for (size_t s = 0; s < loads.size(); ++s) {
     FoundStage& found = chain->stages[s];
-    Stage stage;
-    stage.ranks = found.ranks;
     found.shares.clear();
-    if (found.replicas > 1) {
-      std::vector<double> seconds;
-      for (const int64_t rank : found.ranks) seconds.push_back(compute_seconds_on(loads[s], q_.inputs, rank));
-      const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
-      if (*least < *most) found.shares = best_shares(seconds, q_.inputs.most_minibatches_of_round);
-      if (std::all_of(found.shares.begin(), found.shares.end(), [](int64_t share) { return share == 1; }))
-        found.shares.clear();
-    }
-    stage.shares = found.shares;
-    stages.push_back(std::move(stage));
+    if (found.replicas == 1) continue;
+    std::vector<double> seconds;
+    for (const int64_t rank : found.ranks) seconds.push_back(compute_seconds_on(loads[s], q_.inputs, rank));
+    const auto [least, most] = std::minmax_element(seconds.begin(), seconds.end());
+    if (*least < *most) found.shares = best_shares(seconds, q_.inputs.most_minibatches_of_round);
+    if (std::all_of(found.shares.begin(), found.shares.end(), [](int64_t share) { return share == 1; }))
+      found.shares.clear();
   }
-  NetworkPace pace;
-  pace.floor_seconds = price_placed(loads, stages, q_.inputs).total_seconds();
-  pace.likely_seconds = pace.floor_seconds;
+  NetworkPace pace = pricer_.pace(*chain, loads);
   if (drains_)  // and fills
-    pace.likely_seconds *= 1 + static_cast<double>(stages.size() - 1) / static_cast<double>(q_.interval);
+    pace.likely_seconds *=
+        1 + static_cast<double>(chain->stages.size() - 1) / static_cast<double>(q_.interval);
   return pace;
 }
 
@@ -102,17 +92,6 @@ std::pair<size_t, double> Evaluator::busiest(const Chain& chain) const {
   for (size_t s = 0; s < periods.size(); ++s)
     if (periods[s].total_seconds() > most.second) most = {s, periods[s].total_seconds()};
   return most;
-}
-
-std::optional<ChainPrice> Evaluator::price(const Chain& chain) const {
-  std::vector<StageLoad> loads = facts_.loads(chain);
-  Plan plan = facts_.plan(chain, &loads);
-  PlanCost cost(plan, std::move(loads), q_.inputs);
-  if (!choose_depths(q_.memory_bytes, true, &plan, &cost)) return std::nullopt;
-  ChainPrice price;
-  price.seconds = price_seconds(plan, cost);
-  for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);
-  return price;
 }
 
 }  // namespace pipewright

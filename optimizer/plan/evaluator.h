@@ -8,14 +8,10 @@
 
 #include "optimizer/plan/chain.h"
 #include "optimizer/plan/optimizer.h"
+#include "optimizer/plan/pricer.h"
 #include "runtime/schedule/network_floor.h"
 
 namespace pipewright {
-
-struct ChainPrice {
-  double seconds = 0;
-  std::vector<int64_t> depths;
-};
 
 /// For one problem of training with minibatches that overlap and a stage on each rank; borrows it and the
 /// request. The same for the same input.
@@ -30,17 +26,21 @@ class Evaluator {
   NetworkPace floor(Chain* chain) const;
   /// The stage that is busiest by the formula, and how long for a minibatch.
   std::pair<size_t, double> busiest(const Chain& chain) const;
-  /// With the usual depths, as far as memory allows. Nothing if it does not fit.
-  std::optional<ChainPrice> price(const Chain& chain) const;
+  /// Pricer::price().
+  std::optional<CandidatePrice> price(const Chain& chain, double floor_seconds, double limit) {
+    return pricer_.price(chain, floor_seconds, limit);
+  }
+  /// Pricer::spent().
+  int64_t spent() const { return pricer_.spent(); }
 
  private:
   int64_t memory_of(const FoundStage& stage) const;
-  /// That a stage must have room for. Where pipelines do not drain prices know no waiting on devices that
-  /// differ, and so assume the usual depth.
-  int64_t needed_depth(const Chain& chain, size_t s, int64_t later) const;
+  /// That a stage must have room for.
+  int64_t needed_depth(const FoundStage& stage) const;
 
   const Question& q_;
   const ChainFacts facts_;
+  Pricer pricer_;
   const bool drains_;
 };
 

@@ -9,6 +9,7 @@
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
+#include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/simulate.h"
 
@@ -61,26 +62,39 @@ NetworkPace Pricer::pace(Candidate* candidate, double seconds) {
     }
     candidate->stages[s].recompute = load.recompute;
   }
-  std::vector<int64_t> replicas;
-  for (const FoundStage& stage : candidate->stages) replicas.push_back(stage.replicas);
-  NetworkPace pace = floor_.pace(loads, replicas, candidate->ranks());
-  if (q_.memory_bytes > 0) wait_for_room(*candidate, loads, &pace);
+  return pace(*candidate, loads);
+}
+
+int64_t Pricer::memory_of(const FoundStage& stage) const {
+  return memory_limit_bytes(q_.inputs, q_.memory_bytes, stage.ranks);
+}
+
+NetworkPace Pricer::pace(const Chain& chain, const std::vector<StageLoad>& loads) const {
+  std::vector<FloorStage> stages;
+  std::vector<int64_t> memories;
+  for (const FoundStage& stage : chain.stages) {
+    stages.push_back({stage.replicas, stage.ranks, stage.shares});
+    memories.push_back(memory_of(stage));
+  }
+  NetworkPace pace = floor_.pace(loads, stages);
+  if (q_.memory_bytes > 0) wait_for_room(stages, memories, loads, &pace);
   return pace;
 }
 
-void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLoad>& loads,
-                           NetworkPace* pace) const {
+void Pricer::wait_for_room(const std::vector<FloorStage>& stages, const std::vector<int64_t>& memories,
+                           const std::vector<StageLoad>& loads, NetworkPace* pace) const {
   const double busy = pace->floor_seconds;
   double trip = 0;  // of a minibatch from the stage on, there and back
   for (size_t s = loads.size(); s-- > 0 && !loads[s].frozen;) {
-    const double later = q_.inputs.split_backward ? loads[s].backward_weight_seconds : 0;
-    trip += loads[s].compute_seconds() - later + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
-    const int64_t replicas = candidate.stages[s].replicas;
+    const double waits = q_.inputs.split_backward ? floor_.waited_part(loads[s]) : 1;
+    trip += waits * floor_.least_compute_seconds(loads[s], stages[s]) +
+            (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
+    const int64_t replicas = stages[s].replicas;
     const double together = trip / static_cast<double>(replicas);
     const auto wanted =
         static_cast<int64_t>(std::clamp(std::ceil(together / std::max(pace->floor_seconds, 1e-300)), 1.0,
                                         static_cast<double>(kMostInFlight)));
-    const int64_t fits = in_flight_that_fits(loads[s], replicas, wanted, q_.memory_bytes, q_.inputs);
+    const int64_t fits = in_flight_that_fits(loads[s], replicas, wanted, memories[s], q_.inputs);
     if (fits >= wanted || fits < 1) continue;
     pace->floor_seconds = std::max(pace->floor_seconds, together / static_cast<double>(fits));
     // An update waits for the last of the replicas, which begin one after the other.
@@ -90,12 +104,14 @@ void Pricer::wait_for_room(const Candidate& candidate, const std::vector<StageLo
   pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
 }
 
-std::optional<CandidatePrice> Pricer::with_all_depth(const Plan& plan, const PlanCost& cost, double limit) {
+std::optional<CandidatePrice> Pricer::with_all_depth(const Chain& chain, const Plan& plan,
+                                                     const PlanCost& cost, double limit) {
   PipelineShape shape = shape_of(plan);
   std::vector<int64_t> most, usual = pipedream_in_flight(shape.replicas);
   for (size_t s = 0; s < cost.loads.size(); ++s) {
-    const int64_t part = facts_.replicas_part(shape.replicas[s]);
-    most.push_back(in_flight_that_fits(cost.loads[s], shape.replicas[s], part, q_.memory_bytes, cost.inputs));
+    const int64_t part = StageTurns(shape, static_cast<int64_t>(s)).most_of_one_replica(shape.microbatches);
+    const int64_t memory = memory_of(chain.stages[s]);
+    most.push_back(in_flight_that_fits(cost.loads[s], shape.replicas[s], part, memory, cost.inputs));
     if (most.back() < 1) return std::nullopt;
     usual[s] = std::min(usual[s], most[s]);
   }
@@ -111,9 +127,9 @@ std::optional<CandidatePrice> Pricer::with_all_depth(const Plan& plan, const Pla
   return price;
 }
 
-std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double floor, double limit) {
-  std::vector<StageLoad> loads = facts_.loads(candidate);
-  Plan plan = facts_.plan(candidate, &loads);
+std::optional<CandidatePrice> Pricer::price(const Chain& chain, double floor, double limit) {
+  std::vector<StageLoad> loads = facts_.loads(chain);
+  Plan plan = facts_.plan(chain, &loads);
   PlanCost cost(plan, std::move(loads), q_.inputs);
   DepthAim aim;
   aim.floor_seconds = floor;
@@ -121,7 +137,7 @@ std::optional<CandidatePrice> Pricer::price(const Candidate& candidate, double f
   aim.known = &known_depths_;
   const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
   if (drains_ && searched) {
-    const std::optional<CandidatePrice> roomy = with_all_depth(plan, cost, kHopeless * limit);
+    const std::optional<CandidatePrice> roomy = with_all_depth(chain, plan, cost, kHopeless * limit);
     if (!roomy || roomy->seconds > kHopeless * limit) return roomy;
   }
   if (!choose_depths(q_.memory_bytes, true, &plan, &cost, &aim)) return std::nullopt;

@@ -18,6 +18,7 @@
 #include "optimizer/plan/row_orders.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/search/row_search.h"
+#include "runtime/schedule/turns.h"
 
 namespace pipewright {
 namespace {
@@ -25,7 +26,7 @@ namespace {
 constexpr double kOfSearch = 0.5;       // of the work, for all searches along rows
 constexpr double kOfRoughSearch = 0.5;  // of that
 constexpr double kOfMoves = 0.6;        // of what is left, for local moves
-constexpr size_t kFewQuick = 3;         // plans
+constexpr size_t kFewQuick = 8;         // plans
 constexpr double kSlower = 0.9;         // of the fastest device: counts as slow
 // Steps (counted_work.h), from measurements: to simulate a pair of stages that all have as many replicas, a
 // stage and a rank where they have not, with rounds of few minibatches and of many; to check the schedule,
@@ -68,12 +69,13 @@ Question in_order(const Question& question, const RankOrder& order) {
 class QuickPlanning {
  public:
   QuickPlanning(const Profile& profile, const Topology& topology, const PlanRequest& asked,
-                const Plan& in_force, CountedWork* work)
+                const Plan& in_force, CountedWork* work, bool priced)
       : profile_(profile),
         topology_(topology),
         request_(with_run_rules(asked, topology.device_count())),
         in_force_(in_force),
         work_(work),
+        priced_(priced),
         flow_(profile, request_.class_profiles, ties_of(request_)),
         states_(states_along(in_force, flow_)) {
     question_.states = &states_;
@@ -101,14 +103,23 @@ class QuickPlanning {
     work_->spend(given - moves.left());
     sort();
     std::vector<Plan> plans;
-    for (const RankedChain& chain : chains_) {
-      if (plans.size() == kFewQuick) break;
-      if (std::optional<Plan> plan = plan_of_chain(chain)) plans.push_back(std::move(*plan));
+    for (auto chain = chains_.begin(); chain != chains_.end() && plans.size() < kFewQuick; ++chain) {
+      if (std::any_of(chains_.begin(), chain,
+                      [&](const RankedChain& before) { return same(before, *chain); }))
+        continue;  // several rows and moves lead to one
+      if (std::optional<Plan> plan = plan_of_chain(*chain)) plans.push_back(std::move(*plan));
     }
     return plans;
   }
 
  private:
+  static bool same(const RankedChain& a, const RankedChain& b) {
+    return a.seconds == b.seconds && std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(),
+                                                b.stages.end(), [](const FoundStage& x, const FoundStage& y) {
+                                                  return x.from == y.from && x.to == y.to &&
+                                                         x.ranks == y.ranks && x.recompute == y.recompute;
+                                                });
+  }
   bool spend(double steps) {
     if (!work_->has(steps)) return false;
     work_->spend(steps);
@@ -205,22 +216,29 @@ class QuickPlanning {
 
   /// Nothing where the memory does not hold it, or no work is left to simulate it.
   std::optional<Plan> plan_of_chain(const RankedChain& chain) {
-    std::vector<int64_t> replicas;
-    for (const FoundStage& stage : chain.stages) replicas.push_back(stage.replicas);
-    const auto stages = static_cast<double>(replicas.size());
-    const bool simulated = question_.inputs.speeds.empty() || drains(request_);
-    const double once = simulation_steps(replicas);
+    PipelineShape shape;
+    for (const FoundStage& stage : chain.stages) {
+      shape.replicas.push_back(stage.replicas);
+      shape.shares.push_back(stage.shares);
+    }
+    const auto stages = static_cast<double>(shape.stages());
+    const double once = simulation_steps(shape);
     const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
-    if (!spend(sums + (simulated ? once + schedule_check_steps(replicas) : 0))) return std::nullopt;
-    // For devices that differ depths are not simulated.
-    const bool straight = chain.stages.size() == static_cast<size_t>(question_.devices);
+    if (!spend(sums + (priced_ ? once + schedule_check_steps(question_.devices) : 0))) return std::nullopt;
+    const bool straight = shape.stages() == question_.devices;
     const double depths =
         straight ? kStraightDepthSteps * stages * stages * stages : kDepthSimulations * stages * once;
-    const bool chosen = simulated && spend(depths);
-    const Pricing pricing{&flow_, question_.inputs, rules_of(request_), question_.memory_bytes,
-                          profile_.minibatch_samples};
-    std::optional<Plan> plan = priced_plan(plan_of({chain.stages}, states_, profile_), pricing, {}, chosen);
-    if (plan) plan->strategy = request_.strategy;
+    const bool chosen = priced_ && spend(depths);
+    Plan plan = plan_of({chain.stages}, states_, profile_);
+    plan.strategy = request_.strategy;
+    if (priced_) {
+      const Pricing pricing{&flow_, question_.inputs, rules_of(request_), question_.memory_bytes,
+                            profile_.minibatch_samples};
+      return priced_plan(std::move(plan), pricing, {}, chosen);
+    }
+    run_by(rules_of(request_), &plan);
+    PlanCost cost(plan, loads_of_plan(plan, flow_), question_.inputs);
+    if (!choose_depths(question_.memory_bytes, false, &plan, &cost)) return std::nullopt;
     return plan;
   }
 
@@ -229,6 +247,7 @@ class QuickPlanning {
   const PlanRequest request_;
   const Plan& in_force_;
   CountedWork* work_;
+  const bool priced_;
   const Dataflow flow_;
   const States states_;
   Question question_;
@@ -242,23 +261,28 @@ bool quickly_planned(const PlanRequest& request) {
   return schedule.trains() && !schedule.several_stages && schedule.kind != ScheduleKind::kModelParallel;
 }
 
-double simulation_steps(const std::vector<int64_t>& replicas) {
-  const auto stages = static_cast<double>(replicas.size());
-  const auto ranks = static_cast<double>(std::accumulate(replicas.begin(), replicas.end(), int64_t{0}));
-  if (std::adjacent_find(replicas.begin(), replicas.end(), std::not_equal_to<>()) == replicas.end())
+double simulation_steps(const PipelineShape& shape) {
+  const auto stages = static_cast<double>(shape.stages());
+  std::vector<int64_t> cycles;
+  bool shares = false;
+  for (int64_t s = 0; s < shape.stages(); ++s) {
+    const StageTurns turns(shape, s);
+    cycles.push_back(turns.cycle_length());
+    shares = shares || turns.cycle_length() != turns.replicas();
+  }
+  if (!shares && std::adjacent_find(cycles.begin(), cycles.end(), std::not_equal_to<>()) == cycles.end())
     return kInStepSteps * stages * stages;
   int64_t round = 1;
-  for (const int64_t each : replicas) round = std::min(std::lcm(round, each), kLongRound);
-  return (round < kLongRound ? kShortRoundSteps : kLongRoundSteps) * stages * ranks;
+  for (const int64_t each : cycles) round = std::min(std::lcm(round, each), kLongRound);
+  return (round < kLongRound ? kShortRoundSteps : kLongRoundSteps) * stages *
+         static_cast<double>(shape.ranks());
 }
 
-double schedule_check_steps(const std::vector<int64_t>& replicas) {
-  return kCheckSteps * static_cast<double>(std::accumulate(replicas.begin(), replicas.end(), int64_t{0}));
-}
+double schedule_check_steps(int64_t ranks) { return kCheckSteps * static_cast<double>(ranks); }
 
 std::vector<Plan> quick_plans(const Profile& profile, const Topology& topology, const PlanRequest& request,
-                              const Plan& in_force, CountedWork* work) {
-  return QuickPlanning(profile, topology, request, in_force, work).plans();
+                              const Plan& in_force, CountedWork* work, bool priced) {
+  return QuickPlanning(profile, topology, request, in_force, work, priced).plans();
 }
 
 }  // namespace pipewright

@@ -16,6 +16,7 @@
 #include "optimizer/plan/renamed_ranks.h"
 #include "optimizer/plan/row_orders.h"
 #include "optimizer/plan/run_rules.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 namespace {
@@ -155,7 +156,7 @@ class Choice {
     for (size_t i = 0; i < plans.size(); ++i)
       if (i == 0 || links_.empty() || spend(steps_of(plans[i]))) add(std::move(plans[i]));
     // make_plan() has chosen depths for links as they are.
-    if (!links_.empty() || (!searched_ && topology_.devices.empty())) deepen();
+    if (!links_.empty() || !searched_) deepen();
     return std::move(priced_);
   }
 
@@ -187,7 +188,9 @@ class Choice {
     // Slow links leave something to do after that.
     const double given = (links_.empty() ? 1 : kOfPlansWithLinks) * std::max(0.0, work_->left());
     CountedWork work(given / CountedWork::kStepsPerSecond);
-    std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, &work);
+    // What links take is priced later; where ranks differ too there is no work to simulate plans twice.
+    const bool priced = links_.empty() || topology.devices.empty();
+    std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, &work, priced);
     work_->spend(given - work.left());
     return plans;
   }
@@ -199,13 +202,9 @@ class Choice {
     priced_.push_back({std::move(plan), seconds});
   }
 
-  /// To price it, simulated where that is done.
+  /// To price it.
   double steps_of(const Plan& plan) const {
-    std::vector<int64_t> replicas;
-    for (const Stage& stage : plan.stages) replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
-    const bool straight = replicas.size() == static_cast<size_t>(plan.world_size);
-    const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
-    return sums + (straight || topology_.devices.empty() ? simulation_steps(replicas) : 0);
+    return kPlanSumSteps * static_cast<double>(profile_.nodes.size()) + simulation_steps(shape_of(plan));
   }
 
   /// The fastest, while there is work for it.
@@ -287,8 +286,7 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
     plan.predicted = evaluate_plan(plan, profile, topology, request);
     others.push_back(std::move(plan));
   }
-  if (topology.devices.empty())
-    work.spend(schedule_check_steps(std::vector<int64_t>(static_cast<size_t>(in_force.world_size), 1)));
+  work.spend(schedule_check_steps(in_force.world_size));
   std::vector<PricedPlan> plans = Choice(profile, topology, request, stays, links, others, &work).plans();
   again.now_seconds = plans.front().seconds;
   double fastest = again.now_seconds;

@@ -34,6 +34,10 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
   for (int64_t s = 0; s < shape.stages(); ++s) {
     later -= shape.replicas[s];
     bound.push_back(in_flight_bound(later, shape.replicas[s]));
+    const StageTurns turns(shape, s);  // with shares a rank of many minibatches has more of them in flight
+    while (!plan->stages[s].shares.empty() && bound.back() < kMostInFlight &&
+           turns.run_ahead(bound.back()) < later)
+      ++bound.back();
     const int64_t limit =
         memory_limit_bytes(inputs, memory_bytes, plan->stages[s].ranks) / shape.stages_per_rank;
     most.push_back(in_flight_that_fits(cost->loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
@@ -43,7 +47,7 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
 
   std::vector<int64_t> depths;
   shape.in_flight = bound;
-  if (simulates && worth_simulating(shape) && inputs.speeds.empty()) {
+  if (simulates && worth_simulating(shape)) {
     shape.in_flight = most;
     depths = choose_in_flight(plan->schedule, shape, cost->times, cost->shared, aim);
   } else {

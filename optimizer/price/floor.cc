@@ -1,6 +1,7 @@
 #include "optimizer/price/floor.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "graph/pipeline_rules.h"
 #include "optimizer/cost/placed.h"
@@ -9,13 +10,12 @@
 namespace pipewright {
 
 Floor::Floor(const CostInputs& inputs) : inputs_(inputs), drains_(facts_of(inputs.weights).drains()) {
-  if (!inputs.levels.empty()) tree_ = std::make_unique<LinkTree>(inputs.levels);
+  if (!inputs.own_links()) tree_ = std::make_unique<LinkTree>(inputs.levels);
 }
 
-NetworkPace Floor::pace(const std::vector<StageLoad>& loads, const std::vector<int64_t>& replicas,
-                        const std::vector<std::vector<int64_t>>& ranks) const {
-  NetworkPace pace = on_network() ? shared_links_pace(loads, ranks) : own_links_pace(loads, replicas);
-  if (drains_) pace.floor_seconds = std::max(pace.floor_seconds, drained_seconds(loads, replicas));
+NetworkPace Floor::pace(const std::vector<StageLoad>& loads, const std::vector<FloorStage>& stages) const {
+  NetworkPace pace = on_network() ? shared_links_pace(loads, stages) : own_links_pace(loads, stages);
+  if (drains_) pace.floor_seconds = std::max(pace.floor_seconds, drained_seconds(loads, stages));
   pace.likely_seconds = std::max(pace.likely_seconds, pace.floor_seconds);
   return pace;
 }
@@ -24,17 +24,47 @@ double Floor::exchange_seconds(const StageLoad& load, int64_t replicas) const {
   return all_reduce_seconds(exchanged_bytes(load, inputs_), replicas, inputs_);
 }
 
+double Floor::least_compute_seconds(const StageLoad& load, const FloorStage& stage) const {
+  if (inputs_.speeds.empty()) return load.compute_seconds();
+  double least = std::numeric_limits<double>::infinity();
+  for (const int64_t rank : stage.ranks) least = std::min(least, compute_seconds_on(load, inputs_, rank));
+  return least;
+}
+
+double Floor::waited_part(const StageLoad& load) const {
+  // On devices of other classes the backward may be nearly all.
+  const double of = inputs_.classes.empty() ? load.compute_seconds() : load.backward_seconds;
+  return of > 0 ? 1 - load.backward_weight_seconds / of : 1;
+}
+
+/// For a minibatch of the stage, what its busiest replica computes.
+double Floor::busiest_compute_seconds(const StageLoad& load, const FloorStage& stage) const {
+  double most = 0;
+  for (size_t q = 0; q < stage.ranks.size(); ++q)
+    most = std::max(most, stage.share(q) * compute_seconds_on(load, inputs_, stage.ranks[q]));
+  return most / static_cast<double>(stage.round());
+}
+
 NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
-                                  const std::vector<int64_t>& replicas) const {
+                                  const std::vector<FloorStage>& stages) const {
   NetworkPace pace;
   for (size_t s = 0; s < loads.size(); ++s) {
+    const FloorStage& stage = stages[s];
     // Where pipelines drain, the simulation alone says what they take.
     if (!drains_) {
-      StagePeriod period = stage_period(loads[s], replicas[s], inputs_);
+      StagePeriod period = stage_period(loads[s], stage.replicas, inputs_);
+      if (!inputs_.speeds.empty()) period.compute_seconds = busiest_compute_seconds(loads[s], stage);
+      if (!stage.shares.empty()) {
+        const double shorter = static_cast<double>(stage.replicas) / static_cast<double>(stage.round());
+        const int64_t most = *std::max_element(stage.shares.begin(), stage.shares.end());
+        period.gradient_sync_seconds *= shorter;
+        period.step_seconds *= inputs_.minibatches_per_update > 0 ? 1 : shorter;
+        period.link_seconds *= static_cast<double>(most) * shorter;
+      }
       // Of an interval it has the exchange of any number of replicas.
       if (inputs_.minibatches_per_update > 0)
         period.gradient_sync_seconds =
-            (exchange_seconds(loads[s], replicas[s]) + tied_seconds(loads[s], inputs_)) /
+            (exchange_seconds(loads[s], stage.replicas) + tied_seconds(loads[s], inputs_)) /
             static_cast<double>(inputs_.minibatches_per_update);
       pace.floor_seconds = std::max(pace.floor_seconds, period.total_seconds());
     }
@@ -46,14 +76,20 @@ NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
 }
 
 NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,
-                                     const std::vector<std::vector<int64_t>>& ranks) const {
+                                     const std::vector<FloorStage>& stages) const {
   PipelineShape shape;
   std::vector<StageTimes> times(loads.size());
   std::vector<StageMessages> messages(loads.size());
+  std::vector<std::vector<int64_t>> ranks;
   for (size_t s = 0; s < loads.size(); ++s) {
+    ranks.push_back(stages[s].ranks);
     shape.replicas.push_back(static_cast<int64_t>(ranks[s].size()));
+    shape.shares.push_back(stages[s].shares);
     times[s].forward_seconds = loads[s].compute_seconds();
     times[s].step_seconds = step_seconds(loads[s], inputs_);
+    for (size_t q = 0; !inputs_.speeds.empty() && q < ranks[s].size(); ++q)
+      times[s].replicas.push_back({.forward_seconds = compute_seconds_on(loads[s], inputs_, ranks[s][q]),
+                                   .step_seconds = times[s].step_seconds});
     messages[s] = {loads[s].out_bytes, loads[s].in_bytes,
                    static_cast<int64_t>(ring_part(ranks[s], inputs_) * exchanged_bytes(loads[s], inputs_))};
   }
@@ -69,24 +105,34 @@ NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,
 /// one after the other: after the first has come to it through all earlier stages, and before the last has
 /// gone back through them to the first stage's update. On a network messages and sums count for nothing here.
 double Floor::drained_seconds(const std::vector<StageLoad>& loads,
-                              const std::vector<int64_t>& replicas) const {
+                              const std::vector<FloorStage>& stages) const {
   const auto interval = static_cast<double>(inputs_.minibatches_per_update);
   const auto update = [&](size_t s) {
-    return (on_network() ? 0 : exchange_seconds(loads[s], replicas[s])) + step_seconds(loads[s], inputs_);
+    return (on_network() ? 0 : exchange_seconds(loads[s], stages[s].replicas)) +
+           step_seconds(loads[s], inputs_);
+  };
+  // Of an interval, and in the mean of many.
+  const auto compute = [&](size_t s) {
+    const auto runs =
+        static_cast<double>((inputs_.minibatches_per_update + stages[s].replicas - 1) / stages[s].replicas);
+    return std::max(runs * least_compute_seconds(loads[s], stages[s]),
+                    interval * busiest_compute_seconds(loads[s], stages[s]));
   };
   double least = 0;
   size_t first = 0;  // that is trained: those before it run ahead, over the updates
-  for (; loads[first].frozen; ++first)
-    least = std::max(least, loads[first].forward_seconds * interval / static_cast<double>(replicas[first]));
+  for (; loads[first].frozen; ++first) {
+    StageLoad frozen = loads[first];
+    frozen.recompute = false;
+    least = std::max(least, least_compute_seconds(frozen, stages[first]) * interval /
+                                static_cast<double>(stages[first].replicas));
+  }
   double trip = update(first);  // through all earlier stages and back, and the update there
   for (size_t s = first; s < loads.size(); ++s) {
     const StageLoad& load = loads[s];
-    const auto runs = static_cast<double>((inputs_.minibatches_per_update + replicas[s] - 1) / replicas[s]);
     // What comes after a gradient has been sent on keeps no earlier stage waiting.
-    const double later = inputs_.split_backward ? load.backward_weight_seconds : 0;
-    const double waited_for = load.compute_seconds() - later;
-    least = std::max({least, runs * load.compute_seconds() + update(s), runs * waited_for + trip});
-    trip += waited_for;
+    const double waits = inputs_.split_backward ? waited_part(load) : 1;
+    least = std::max({least, compute(s) + update(s), waits * compute(s) + trip});
+    trip += waits * least_compute_seconds(load, stages[s]);
     if (!on_network()) trip += 2 * message_seconds(static_cast<double>(load.out_bytes), inputs_);
   }
   return least / interval;

@@ -94,11 +94,10 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
   SimulationOptions how;
   how.cores = inputs.cores;
   how.sums_take_cores = inputs.sums_take_cores;
-  const bool own_links = inputs.levels.size() < 2 && (inputs.levels.empty() || !inputs.levels[0].shared);
-  if (own_links && !how.cores.too_few_for(plan.world_size)) return how;
+  if (inputs.own_links() && !how.cores.too_few_for(plan.world_size)) return how;
   for (const Placement& at : placements(shape_of(plan)))
     how.devices.push_back(plan.stages[static_cast<size_t>(at.stage)].ranks[static_cast<size_t>(at.replica)]);
-  if (own_links) return how;
+  if (inputs.own_links()) return how;
   how.network = inputs.levels;
   for (size_t s = 0; s < loads.size(); ++s) {
     const auto replicas = static_cast<int64_t>(plan.stages[s].ranks.size());

@@ -15,8 +15,8 @@
 namespace pipewright {
 namespace {
 
-/// What a device does in a minibatch of each stage, without waiting: as the formula, with what only prices
-/// have (further work of updates, ranks of one host, slow ranks' updates and sums, slow links).
+/// What the busiest device does in a minibatch of each stage, without waiting: as the formula, with what only
+/// prices have (further work of updates, ranks of one host, slow ranks' updates and sums, slow links).
 void add_priced(const Plan& plan, const PlanCost& cost, std::vector<StagePeriod>* periods) {
   for (size_t s = 0; s < cost.times.size(); ++s) {
     const Stage& stage = plan.stages[s];
@@ -28,10 +28,16 @@ void add_priced(const Plan& plan, const PlanCost& cost, std::vector<StagePeriod>
       round = static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
     if (cost.inputs.minibatches_per_update > 0)
       round = static_cast<double>(cost.inputs.minibatches_per_update);
-    const double compute = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
-    period.compute_seconds = compute / (stage.splits() ? 1 : static_cast<double>(replicas));
     period.gradient_sync_seconds = (t.tied_seconds + (replicas > 1 ? t.reduce_seconds : 0)) / round;
-    period.step_seconds = t.step_seconds / round;
+    period.compute_seconds = period.step_seconds = 0;
+    for (size_t q = 0; q < stage.ranks.size(); ++q) {
+      const ReplicaTimes own = t.of(static_cast<int64_t>(q));
+      const double compute = own.minibatch_seconds() / minibatches_of_stage(stage, q);
+      const double step = own.step_seconds / round;
+      if (compute + step < period.compute_seconds + period.step_seconds) continue;
+      period.compute_seconds = compute;
+      period.step_seconds = step;
+    }
     if (!cost.inputs.slow_links.empty())
       period.link_seconds = std::max(period.link_seconds, message_period_seconds(t, replicas));
   }
@@ -82,32 +88,13 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
   return busy;
 }
 
-/// Whether the plan is simulated: fill and drain are known to the simulation alone; it takes the replicas of
-/// a stage for equally fast, at their pace together.
-bool is_simulated(const Plan& plan, const PlanCost& cost) {
-  if (!worth_simulating(shape_of(plan))) return false;
-  if (cost.inputs.speeds.empty() || facts_of(cost.inputs.weights).drains() || cost.inputs.one_at_a_time)
-    return true;
-  // What a message on a slow link makes others wait is known to it alone too.
-  return !cost.inputs.slow_links.empty() && cost.inputs.levels.size() < 2 &&
-         std::all_of(plan.stages.begin(), plan.stages.end(),
-                     [](const Stage& stage) { return stage.ranks.size() == 1; });
-}
-
-PipelineShape shape_to_simulate(Plan plan, const PlanCost& cost) {
-  if (!cost.inputs.speeds.empty())
-    for (Stage& stage : plan.stages) stage.shares.clear();
-  return shape_of(plan);
-}
-
-/// Whether devices and links are busy in a way that the simulation does not have. With links of their own the
-/// formula also knows that both directions of a boundary share one, and the simulation knows waiting. On a
-/// network the simulation knows both, and which replicas talk to which, where the formula takes traffic for
-/// evenly spread. An update interval's exchange is too long in it. Of one minibatch at a time it knows less:
-/// the first stage's updates come beside the way there and back, and frozen stages begin the next one.
+/// Whether links are busy in a way that the simulation does not have. With links of their own the formula
+/// also knows that both directions of a boundary share one, and the simulation knows waiting. On a network
+/// the simulation knows both, and which replicas talk to which, where the formula takes traffic for evenly
+/// spread. An update interval's exchange is too long in it. Of one minibatch at a time it knows less: the
+/// first stage's updates come beside the way there and back, and frozen stages begin the next one.
 bool formula_knows_more(const PlanCost& cost) {
-  if (cost.inputs.one_at_a_time) return false;
-  return cost.inputs.placed() ? !cost.inputs.speeds.empty() : !facts_of(cost.inputs.weights).drains();
+  return cost.shared.network.empty() && !cost.inputs.one_at_a_time && !facts_of(cost.inputs.weights).drains();
 }
 
 /// Below which inputs do not come.
@@ -145,9 +132,9 @@ std::vector<StagePrediction> stage_predictions(const Plan& plan, const PlanCost&
 }
 
 double price_seconds(const Plan& plan, const PlanCost& cost, std::optional<double> simulated) {
-  if (!simulated && is_simulated(plan, cost))
-    simulated =
-        settled_minibatch_seconds(plan.schedule, shape_to_simulate(plan, cost), cost.times, cost.shared);
+  const PipelineShape shape = shape_of(plan);
+  if (!simulated && worth_simulating(shape))
+    simulated = settled_minibatch_seconds(plan.schedule, shape, cost.times, cost.shared);
   double seconds = simulated.value_or(0);
   if (!simulated || formula_knows_more(cost)) seconds = std::max(seconds, busy_of(plan, cost).seconds);
   return std::max(seconds, input_period_seconds(plan, cost));
@@ -200,8 +187,7 @@ Prediction price(const Plan& plan, const PlanCost& cost, int64_t minibatch_sampl
   const Busy busy = busy_of(plan, cost);
   prediction.bottleneck = cause_of(plan, cost, busy);
   double seconds = busy.seconds;
-  if (is_simulated(plan, cost)) {
-    const PipelineShape shape = shape_to_simulate(plan, cost);
+  if (const PipelineShape shape = shape_of(plan); worth_simulating(shape)) {
     check_finishes(plan, shape);
     const double simulated = settled_minibatch_seconds(plan.schedule, shape, cost.times, cost.shared);
     seconds = formula_knows_more(cost) ? std::max(seconds, simulated) : simulated;

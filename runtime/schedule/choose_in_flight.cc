@@ -10,6 +10,7 @@
 #include "runtime/schedule/deepening.h"
 #include "runtime/schedule/one_for_all.h"
 #include "runtime/schedule/simulate.h"
+#include "runtime/schedule/timeline.h"
 
 namespace pipewright {
 namespace {
@@ -54,8 +55,10 @@ class Search {
     // bursts.
     for (size_t stage = 0; stage < times.size(); ++stage) {
       const StageTimes& t = times[stage];
-      double latency =
-          t.forward_seconds + t.recompute_seconds + t.backward_seconds + t.reduce_seconds + t.step_seconds;
+      double slowest = 0;
+      for (int64_t q = 0; q < turns_[stage].replicas(); ++q)
+        slowest = std::max(slowest, t.of(q).minibatch_seconds() + t.of(q).step_seconds);
+      double latency = slowest + t.reduce_seconds;
       int64_t ranks = turns_[stage].longest_turn();
       if (stage + 1 < times.size()) {
         latency += t.send_activation_seconds + times[stage + 1].send_gradient_seconds;

@@ -164,13 +164,13 @@ class Waits {
   int32_t node(int64_t stage, Kind kind, int64_t index) const {
     return first_[stage] + static_cast<int32_t>(kind * period_ + index);
   }
-  double seconds(int64_t stage, Kind kind) const {
+  double seconds(int64_t stage, int64_t replica, Kind kind) const {
     const StageTimes& t = times_[stage];
     switch (kind) {
       case kForward:
-        return t.forward_seconds;
+        return t.of(replica).forward_seconds;
       case kBackward:
-        return t.recompute_seconds + t.backward_seconds;
+        return t.of(replica).seconds_of(ActionKind::kBackward);
       case kSendActivation:
         return stage + 1 < shape_.stages() ? t.send_activation_seconds : 0;
       case kSendGradient:
@@ -178,21 +178,24 @@ class Waits {
       case kUpdate:
         break;
     }
-    return t.step_seconds + (turns_[stage].replicas() > 1 ? t.reduce_seconds : 0);
+    return t.of(replica).step_seconds + (turns_[stage].replicas() > 1 ? t.reduce_seconds : 0);
   }
-  void add(int64_t from_stage, Kind from, int64_t from_index, int64_t stage, Kind kind, int64_t index,
-           int64_t periods) {
-    waits_.push_back(
-        {node(from_stage, from, from_index), node(stage, kind, index), seconds(from_stage, from), periods});
+  /// `replica`: of the stage that is waited for.
+  void add(int64_t from_stage, int64_t replica, Kind from, int64_t from_index, int64_t stage, Kind kind,
+           int64_t index, int64_t periods) {
+    waits_.push_back({node(from_stage, from, from_index), node(stage, kind, index),
+                      seconds(from_stage, replica, from), periods});
   }
 
   void add_messages(int64_t stage) {
     for (int64_t k = 0; k < period_; ++k) {
-      add(stage, kForward, k, stage, kSendActivation, k, 0);
-      add(stage, kBackward, k, stage, kSendGradient, k, 0);
+      const int64_t replica = turns_[stage].replica_of(k);
+      add(stage, replica, kForward, k, stage, kSendActivation, k, 0);
+      add(stage, replica, kBackward, k, stage, kSendGradient, k, 0);
       if (stage + 1 == shape_.stages()) continue;
-      add(stage, kSendActivation, k, stage + 1, kForward, k, 0);
-      if (shape_.receives_gradient(stage)) add(stage + 1, kSendGradient, k, stage, kBackward, k, 0);
+      add(stage, replica, kSendActivation, k, stage + 1, kForward, k, 0);
+      if (shape_.receives_gradient(stage))
+        add(stage + 1, turns_[stage + 1].replica_of(k), kSendGradient, k, stage, kBackward, k, 0);
     }
   }
 
@@ -236,12 +239,12 @@ class Waits {
       const bool last = i + 1 == placed.size();
       const Placed& a = placed[i];
       const Placed& b = placed[last ? 0 : i + 1];
-      add(stage, a.kind, a.index, stage, b.kind, b.index, a.later - b.later + (last ? 1 : 0));
+      add(stage, replica, a.kind, a.index, stage, b.kind, b.index, a.later - b.later + (last ? 1 : 0));
     }
     for (const Kind link : {kSendActivation, kSendGradient})
       for (size_t i = 0; i < own.size(); ++i) {
         const bool last = i + 1 == own.size();
-        add(stage, link, own[i], stage, link, own[last ? 0 : i + 1], last ? 1 : 0);
+        add(stage, replica, link, own[i], stage, link, own[last ? 0 : i + 1], last ? 1 : 0);
       }
   }
 

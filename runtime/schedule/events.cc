@@ -544,7 +544,7 @@ class Events {
     for (const int64_t rank : meetings_.ranks(meeting)) {
       timeline_.waited_to_update(rank, ranks_[rank].since, now_);
       ranks_[rank].since = now_;
-      compute(rank, timeline_.seconds_of(ActionKind::kUpdate, timeline_.stage_of(rank, current(rank))));
+      compute(rank, timeline_.computing(rank, timeline_.stage_of(rank, current(rank))).step_seconds);
     }
   }
 

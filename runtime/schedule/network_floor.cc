@@ -1,7 +1,6 @@
 #include "runtime/schedule/network_floor.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "runtime/schedule/timeline.h"
 
@@ -51,7 +50,7 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
     const auto round = static_cast<double>(turns.round_length());
     const auto replicas = static_cast<double>(devices[s].size());
     const StageTimes& t = times[s];
-    double once = t.step_seconds, alone = 0;
+    double exchange_latency = 0, alone = 0;
     const auto stage = static_cast<int64_t>(s);
     if (devices[s].size() > 1 && messages[s].reduce_bytes > 0 && shape.trains(stage)) {
       const LinkTree::Exchange exchange = tree.exchange(devices[s]);
@@ -63,16 +62,18 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
         links[link] += seconds / round;
         exchanges.push_back({s, link, seconds / round});
       }
-      once += 2 * exchange.latency_seconds;
+      exchange_latency = 2 * exchange.latency_seconds;
     }
-    others[s] = (t.forward_seconds + t.recompute_seconds + t.backward_seconds) / replicas + once / round;
+    for (int64_t q = 0; q < turns.replicas(); ++q) {
+      const ReplicaTimes own = t.of(q);
+      const double minibatches =
+          static_cast<double>(turns.cycle_length()) / static_cast<double>(turns.share(q));
+      others[s] = std::max(
+          others[s], own.minibatch_seconds() / minibatches + (own.step_seconds + exchange_latency) / round);
+    }
     ranks[static_cast<size_t>(shape.group_of(static_cast<int64_t>(s)))] += others[s] + alone / round;
     if (s + 1 == devices.size()) continue;
-    // Replicas meet whose numbers are equal modulo what both counts divide by.
-    const size_t ours = devices[s].size(), theirs = devices[s + 1].size();
-    const size_t apart = std::gcd(ours, theirs);
-    const double part = static_cast<double>(apart) / static_cast<double>(ours * theirs);
-    const auto pass = [&](int64_t from, int64_t to, int64_t bytes) {
+    const auto pass = [&](int64_t from, int64_t to, int64_t bytes, double part) {
       double alone = 0;
       const double latency = tree.along_path(from, to, [&](int32_t link) {
         const double seconds = static_cast<double>(bytes) / bandwidths[static_cast<size_t>(link)];
@@ -82,12 +83,11 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
       between.back() += part * (latency + alone);
     };
     between.push_back(0);
-    for (size_t a = 0; a < ours; ++a) {
-      for (size_t b = a % apart; b < theirs; b += apart) {
-        pass(devices[s][a], devices[s + 1][b], messages[s].activation_bytes);
-        if (shape.receives_gradient(stage))
-          pass(devices[s + 1][b], devices[s][a], messages[s + 1].gradient_bytes);
-      }
+    for (const ReplicaPair& pair : replica_pairs(turns, StageTurns(shape, stage + 1))) {
+      const int64_t ours = devices[s][static_cast<size_t>(pair.first)];
+      const int64_t theirs = devices[s + 1][static_cast<size_t>(pair.second)];
+      pass(ours, theirs, messages[s].activation_bytes, pair.part);
+      if (shape.receives_gradient(stage)) pass(theirs, ours, messages[s + 1].gradient_bytes, pair.part);
     }
   }
   NetworkPace pace;
@@ -100,7 +100,7 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
 
 double network_floor_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                              const SimulationOptions& options) {
-  if (!shape.shares.empty() || shape.stages_per_rank > 1) return 0;
+  if (shape.stages_per_rank > 1) return 0;
   std::vector<std::vector<int64_t>> devices;
   int64_t rank = 0;
   for (const int64_t replicas : shape.replicas) {

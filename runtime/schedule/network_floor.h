@@ -16,16 +16,15 @@ struct NetworkPace {
   std::vector<double> between_seconds = {};
 };
 
-/// Seconds per minibatch in the long run, of a pipeline whose replicas take turns one by one: of each rank
-/// its computing, its updates and its exchanges as if these were alone on their links; of each link all bytes
-/// that pass it, by the pairs of replicas that the round robin joins. `devices` by stage and replica. Of
+/// Seconds per minibatch in the long run: of each rank its computing, its updates and its exchanges as if
+/// these were alone on their links; of each link all bytes that pass it, by the pairs of replicas that their
+/// turns join. `devices` by stage and replica. Of
 /// times those of computing and of the step count; messages have what the links give them.
 NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
                          const std::vector<StageTimes>& times, const std::vector<StageMessages>& messages,
                          const std::vector<std::vector<int64_t>>& devices);
 
-/// The floor of a simulation, all of whose minibatches come back: 0 where replicas do not take turns one by
-/// one, or ranks have several stages.
+/// The floor of a simulation, all of whose minibatches come back: 0 where ranks have several stages.
 double network_floor_seconds(const PipelineShape& shape, const std::vector<StageTimes>& times,
                              const SimulationOptions& options);
 

@@ -163,7 +163,8 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
   if (shares_anything(shape, options) && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {
     NetworkRun run(schedule, shape, times, options, kIntervals * repeat, simulated);
     const double first = run.seconds_until(repeat) / static_cast<double>(repeat);
-    if (first > kFirstInterval * most_seconds && shape.frozen_stages == 0) return first;  // these fill but once
+    if (first > kFirstInterval * most_seconds && shape.frozen_stages == 0)
+      return first;  // these fill but once
     const std::optional<double> pace = run.pace(0, kIntervals * repeat);
     if (run.repeats()) return *pace;
   }
@@ -184,19 +185,21 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
 /// Ranks of a host have no more than its cores, however they take turns.
 double cores_floor_seconds(const PipelineShape& shape, const std::vector<StageTimes>& given,
                            const SimulationOptions& options) {
-  if (!options.cores.too_few_for(shape.ranks()) || !shape.shares.empty()) return 0;
+  if (!options.cores.too_few_for(shape.ranks())) return 0;
   const std::vector<StageTimes> times = times_with_frozen(shape, given);
   std::map<int64_t, double> hosts;  // core seconds of a minibatch
   const std::vector<int64_t> first = first_ranks(shape);
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
     const StageTimes& t = times[static_cast<size_t>(stage)];
     const StageTurns turns(shape, stage);
-    const auto replicas = static_cast<double>(turns.replicas());
     const bool sums = options.network.empty() && options.sums_take_cores && turns.replicas() > 1;
-    const double round = t.step_seconds + (sums ? t.reduce_seconds : 0);
-    const double each = (t.forward_seconds + t.recompute_seconds + t.backward_seconds) / replicas +
-                        round / static_cast<double>(turns.round_length());
     for (int64_t q = 0; q < turns.replicas(); ++q) {
+      const ReplicaTimes own = t.of(q);
+      const double minibatches =
+          static_cast<double>(turns.cycle_length()) / static_cast<double>(turns.share(q));
+      const double each =
+          own.minibatch_seconds() / minibatches +
+          (own.step_seconds + (sums ? t.reduce_seconds : 0)) / static_cast<double>(turns.round_length());
       const int64_t rank = first[static_cast<size_t>(stage)] + q;
       const int64_t device = options.devices.empty() ? rank : options.devices[static_cast<size_t>(rank)];
       hosts[device / options.cores.devices] += each;

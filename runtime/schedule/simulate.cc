@@ -45,7 +45,8 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
   }
   const std::vector<StageTimes> spent = times_with_frozen(shape, times);
   struct Busy {
-    double rank = 0, activations = 0, gradients = 0;
+    std::vector<double> ranks;
+    double activations = 0, gradients = 0;  // of the replica with the largest share
   };
   std::vector<Busy> groups(shape.groups());  // seconds per minibatch
   double slowest = 0;
@@ -53,21 +54,28 @@ double bottleneck_seconds(const PipelineShape& shape, const std::vector<StageTim
     const StageTimes& t = spent[stage];
     const StageTurns turns(shape, stage);
     const bool first = stage == 0, last = stage + 1 == shape.stages();
-    // Of the replica with the largest share.
-    const double minibatches =
-        static_cast<double>(turns.cycle_length()) / static_cast<double>(turns.largest_share());
-    const double round = t.step_seconds + t.tied_seconds + (turns.replicas() > 1 ? t.reduce_seconds : 0);
+    const auto minibatches_for_one_of = [&](int64_t share) {
+      return static_cast<double>(turns.cycle_length()) / static_cast<double>(share);
+    };
+    const double reduce = turns.replicas() > 1 ? t.reduce_seconds : 0;
     const double activation = last ? 0 : t.send_activation_seconds;
     const double gradient = first ? 0 : t.send_gradient_seconds;
-    double minibatch = t.forward_seconds + t.recompute_seconds + t.backward_seconds;
+    double transfers = 0;
     if (blocking_transfers)
-      minibatch += activation + gradient + (first ? 0 : spent[stage - 1].send_activation_seconds) +
-                   (last ? 0 : spent[stage + 1].send_gradient_seconds);
+      transfers = activation + gradient + (first ? 0 : spent[stage - 1].send_activation_seconds) +
+                  (last ? 0 : spent[stage + 1].send_gradient_seconds);
     Busy& busy = groups[shape.group_of(stage)];
-    busy.rank += minibatch / minibatches + round / static_cast<double>(turns.round_length());
-    busy.activations += activation / minibatches;
-    busy.gradients += gradient / minibatches;
-    slowest = std::max({slowest, busy.rank, busy.activations, busy.gradients});
+    busy.ranks.resize(static_cast<size_t>(turns.replicas()));
+    for (int64_t q = 0; q < turns.replicas(); ++q) {
+      const ReplicaTimes own = t.of(q);
+      double& rank = busy.ranks[static_cast<size_t>(q)];
+      rank += (own.minibatch_seconds() + transfers) / minibatches_for_one_of(turns.share(q)) +
+              (own.step_seconds + t.tied_seconds + reduce) / static_cast<double>(turns.round_length());
+      slowest = std::max(slowest, rank);
+    }
+    busy.activations += activation / minibatches_for_one_of(turns.largest_share());
+    busy.gradients += gradient / minibatches_for_one_of(turns.largest_share());
+    slowest = std::max({slowest, busy.activations, busy.gradients});
   }
   return slowest;
 }

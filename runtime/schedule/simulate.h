@@ -16,6 +16,32 @@ namespace pipewright {
 
 class Disturbances;
 
+/// What one rank computes: of a minibatch, and in an update.
+struct ReplicaTimes {
+  double forward_seconds = 0;
+  double backward_seconds = 0;         ///< both parts
+  double backward_weight_seconds = 0;  ///< part of backward_seconds
+  double recompute_seconds = 0;
+  double step_seconds = 0;
+  double minibatch_seconds() const { return forward_seconds + recompute_seconds + backward_seconds; }
+  /// Of an action that computes.
+  double seconds_of(ActionKind kind) const {
+    switch (kind) {
+      case ActionKind::kForward:
+        return forward_seconds;
+      case ActionKind::kBackward:
+        return recompute_seconds + backward_seconds;
+      case ActionKind::kBackwardInput:
+        return recompute_seconds + backward_seconds - backward_weight_seconds;
+      case ActionKind::kBackwardWeight:
+        return backward_weight_seconds;
+      default:
+        return step_seconds;
+    }
+  }
+  auto operator<=>(const ReplicaTimes&) const = default;
+};
+
 /// Seconds of one stage, for one minibatch on one rank. Of a stage that splits its minibatches: of the
 /// replica that has most of one; others take as much less, but for their updates, as their part is less. Of a
 /// frozen stage only forward and activations count, and nobody sends it gradients, whatever is said here.
@@ -30,6 +56,13 @@ struct StageTimes {
   double recompute_seconds = 0;        ///< forward again, at the beginning of B or BI
   double tied_seconds =
       0;  ///< before an update, for what its rank exchanges with other stages' copies of tied parameters
+  /// What each replica computes where they are not equally fast; what is said of it above is then of a rank
+  /// with the pace that they have together, which nobody is. Empty: each takes what is said above.
+  std::vector<ReplicaTimes> replicas = {};
+  ReplicaTimes of(int64_t replica) const {
+    if (!replicas.empty()) return replicas[static_cast<size_t>(replica)];
+    return {forward_seconds, backward_seconds, backward_weight_seconds, recompute_seconds, step_seconds};
+  }
   auto operator<=>(const StageTimes&) const = default;
 };
 

@@ -25,22 +25,34 @@ void run_timeline(Timeline& timeline, const SimulationOptions& options) {
 
 void check_times(const PipelineShape& shape, const std::vector<StageTimes>& times) {
   PW_CHECK_EQ(times.size(), shape.replicas.size());
-  for (const StageTimes& t : times) {
-    for (const double seconds :
-         {t.forward_seconds, t.backward_seconds, t.reduce_seconds, t.step_seconds, t.send_activation_seconds,
-          t.send_gradient_seconds, t.backward_weight_seconds, t.recompute_seconds, t.tied_seconds})
+  const auto check_each = [](std::initializer_list<double> all) {
+    for (const double seconds : all)
       PW_CHECK(std::isfinite(seconds) && seconds >= 0, "a time of " << seconds << " seconds");
+  };
+  const auto check_computing = [&](const ReplicaTimes& t) {
+    check_each({t.forward_seconds, t.backward_seconds, t.backward_weight_seconds, t.recompute_seconds,
+                t.step_seconds});
     PW_CHECK_LE(t.backward_weight_seconds, t.backward_seconds);
+  };
+  for (size_t stage = 0; stage < times.size(); ++stage) {
+    StageTimes t = times[stage];
+    check_each({t.reduce_seconds, t.send_activation_seconds, t.send_gradient_seconds, t.tied_seconds});
+    for (const ReplicaTimes& replica : t.replicas) check_computing(replica);
+    PW_CHECK(t.replicas.empty() || t.replicas.size() == static_cast<size_t>(shape.replicas[stage]),
+             "times of " << t.replicas.size() << " replicas of " << shape.replicas[stage]);
+    t.replicas.clear();
+    check_computing(t.of(0));
   }
 }
 
 std::vector<StageTimes> times_with_frozen(const PipelineShape& shape, std::vector<StageTimes> times) {
   for (int64_t stage = 0; stage < shape.frozen_stages; ++stage) {
     StageTimes& t = times[static_cast<size_t>(stage)];
-    const double forward = t.forward_seconds, send = t.send_activation_seconds;
-    t = {};
-    t.forward_seconds = forward;
-    t.send_activation_seconds = send;
+    StageTimes kept;
+    kept.forward_seconds = t.forward_seconds;
+    kept.send_activation_seconds = t.send_activation_seconds;
+    for (const ReplicaTimes& replica : t.replicas) kept.replicas.push_back({replica.forward_seconds});
+    t = std::move(kept);
   }
   if (shape.frozen_stages > 0) times[static_cast<size_t>(shape.frozen_stages)].send_gradient_seconds = 0;
   return times;
@@ -67,6 +79,8 @@ Timeline::Timeline(const std::string& schedule, const PipelineShape& shape,
       completed_(span.count, -1),
       actions_(actions) {
   check_times(shape, times);
+  for (const StageTimes& t : times_)
+    computing_.push_back(t.replicas.empty() ? std::vector<ReplicaTimes>{t.of(0)} : t.replicas);
   for (int64_t stage = 0; shape.any_splits() && stage < shape.stages(); ++stage) {
     part_.emplace_back();
     if (!shape.splits(stage)) continue;

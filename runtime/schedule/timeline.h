@@ -35,31 +35,19 @@ class Timeline {
   int64_t stage_of(int64_t rank, const Action& action) const {
     return action.stage_or(placements_[rank].stage);
   }
-  /// Of an action that computes.
-  double seconds_of(ActionKind kind, int64_t stage) const {
-    const StageTimes& times = times_[stage];
-    switch (kind) {
-      case ActionKind::kForward:
-        return times.forward_seconds;
-      case ActionKind::kBackward:
-        return times.recompute_seconds + times.backward_seconds;
-      case ActionKind::kBackwardInput:
-        return times.recompute_seconds + times.backward_seconds - times.backward_weight_seconds;
-      case ActionKind::kBackwardWeight:
-        return times.backward_weight_seconds;
-      default:
-        return times.step_seconds;
-    }
-  }
-
   /// What the rank has of a minibatch at a stage that splits, as a part of what the replica with most has;
   /// else 1.
   double part_of(int64_t rank, int64_t stage) const { return part_.empty() ? 1 : part_in_split(rank, stage); }
 
+  /// Of the rank, of a whole minibatch at a stage that splits.
+  const ReplicaTimes& computing(int64_t rank, int64_t stage) const {
+    const std::vector<ReplicaTimes>& replicas = computing_[stage];
+    return replicas[replicas.size() == 1 ? 0 : placements_[rank].replica];
+  }
   /// Of this one, which begins at `now`.
   double seconds_of(int64_t rank, const Action& action, int64_t stage, double now) const {
     const double part = action.kind == ActionKind::kUpdate ? 1 : part_of(rank, stage);
-    const double alone = part * seconds_of(action.kind, stage);
+    const double alone = part * computing(rank, stage).seconds_of(action.kind);
     return disturbances_ == nullptr ? alone : alone + extra_seconds(rank, action, alone, now);
   }
   /// Of a message that `rank` sends at `stage`, beyond what its link takes anyway.
@@ -151,7 +139,8 @@ class Timeline {
   PipelineShape shape_;
   Span span_;
   std::vector<StageTimes> times_;
-  std::vector<std::vector<double>> part_;  // by stage and replica; empty: no stage splits
+  std::vector<std::vector<ReplicaTimes>> computing_;  // by stage and replica; one where all are alike
+  std::vector<std::vector<double>> part_;             // by stage and replica; empty: no stage splits
   bool trains_;
   RankLists lists_;
   std::vector<Placement> placements_;

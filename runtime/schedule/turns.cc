@@ -127,6 +127,25 @@ int64_t StageTurns::depth_that_runs_ahead(int64_t minibatches, int64_t most) con
   return fits;
 }
 
+// Places of two cycles meet, once in the least common multiple of both, that are equal modulo the greatest
+// common divisor.
+std::vector<ReplicaPair> replica_pairs(const StageTurns& first, const StageTurns& second) {
+  const int64_t apart = std::gcd(first.cycle_length(), second.cycle_length());
+  std::vector<int64_t> meet(static_cast<size_t>(first.replicas() * second.replicas()), 0);
+  for (int64_t a = 0; a < first.cycle_length(); ++a)
+    for (int64_t b = a % apart; b < second.cycle_length(); b += apart)
+      ++meet[static_cast<size_t>(first.replica_of(a) * second.replicas() + second.replica_of(b))];
+  const auto all = static_cast<double>(first.cycle_length() * second.cycle_length());
+  std::vector<ReplicaPair> pairs;
+  for (int64_t at = 0; at < first.replicas() * second.replicas(); ++at) {
+    const int64_t times = meet[static_cast<size_t>(at)];
+    if (times == 0) continue;
+    pairs.push_back(
+        {at / second.replicas(), at % second.replicas(), static_cast<double>(times * apart) / all});
+  }
+  return pairs;
+}
+
 std::optional<int64_t> pipeline_period(const PipelineShape& shape, int64_t longest, bool rounds) {
   int64_t period = 1;
   for (int64_t stage = 0; stage < shape.stages() && period <= longest; ++stage) {

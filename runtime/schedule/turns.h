@@ -35,6 +35,10 @@ class StageTurns {
   /// Sum of the shares.
   int64_t cycle_length() const { return cycle_length_; }
   int64_t largest_share() const { return largest_share_; }
+  /// Minibatches of a cycle that the replica takes.
+  int64_t share(int64_t replica) const {
+    return cycle_.empty() ? 1 : static_cast<int64_t>(positions_[replica].size());
+  }
   /// Minibatches from one of a replica's to its next, where that takes longest: how many fit into the stage
   /// at once. The number of replicas where all shares are 1.
   int64_t longest_turn() const { return (cycle_length_ + smallest_share_ - 1) / smallest_share_; }
@@ -72,6 +76,14 @@ class StageTurns {
   std::vector<int64_t> cycle_;                   // by minibatch of a cycle; empty: all shares are 1
   std::vector<std::vector<int64_t>> positions_;  // by replica: its places in the cycle
 };
+
+/// Replicas of two stages, and of all minibatches the part that both take.
+struct ReplicaPair {
+  int64_t first = 0, second = 0;
+  double part = 0;
+};
+/// All that have any, by the first. Of stages that take turns.
+std::vector<ReplicaPair> replica_pairs(const StageTurns& first, const StageTurns& second);
 
 /// After so many minibatches the turns of all stages, and with `rounds` their updates, are where they were:
 /// the period of the pipeline. Nothing if it is longer than `longest`.

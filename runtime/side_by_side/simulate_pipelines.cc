@@ -177,23 +177,8 @@ class PipelinesSimulation {
 
   double seconds_of(const Rank& rank, const Action& action, int64_t of_run) const {
     const StageTimes& times = times_of(rank);
-    double seconds = 0;
-    switch (action.kind) {
-      case ActionKind::kForward:
-        seconds = times.forward_seconds;
-        break;
-      case ActionKind::kBackward:
-        seconds = times.recompute_seconds + times.backward_seconds;
-        break;
-      case ActionKind::kBackwardInput:
-        seconds = times.recompute_seconds + times.backward_seconds - times.backward_weight_seconds;
-        break;
-      case ActionKind::kBackwardWeight:
-        seconds = times.backward_weight_seconds;
-        break;
-      default:
-        return times.step_seconds + times.tied_seconds;
-    }
+    const double seconds = times.of(0).seconds_of(action.kind);
+    if (action.kind == ActionKind::kUpdate) return seconds + times.tied_seconds;
     if (!what_.disturbances) return seconds;
     return seconds + what_.disturbances->extra_seconds({called(rank.stage, rank.pipeline),
                                                         rank.pipeline,

@@ -9,6 +9,7 @@
 
 #include "graph/document.h"
 #include "graph/plan.h"
+#include "graph/units.h"
 #include "tests/optimizer/cli.h"
 #include "tests/support/long.h"
 
@@ -44,7 +45,7 @@ class Drawing {
     words += " --bandwidths " + each(levels, {"100kB/s", "1MB/s", "20MB/s", "1GB/s"});
     if (likely(0.5)) words += " --latency " + each(levels, {"0s", "5us", "1ms"});
     if (likely(0.3)) words += " --shared " + each(levels, {"yes", "no"});
-    if (kind != 2 && likely(0.4)) words += " --memory " + memory();
+    if (likely(0.3)) words += " --memory " + memory();
     if (likely(0.3)) words += " --optimizer " + one_of({"sgd", "adam", "nadam", "lion", "muon"});
     if (likely(0.2)) words += " --delay-correction " + one_of({"error-feedback", "dc", "pipemare-t1"});
     return words;
@@ -113,6 +114,8 @@ TEST_CASE("drawn problems: what plan writes all commands take, and price alike")
       const Outcome other = cli.run(command + " --plan plan.json " + known);
       INFO(command << ": " << other.out << other.error);
       CHECK(other.code == 0);
+      const std::string seconds = format_seconds(plan.predicted->minibatch_seconds) + " per minibatch";
+      if (command != "check") CHECK_THAT(other.out, Catch::Contains(seconds));
     }
     if (draw.likely(0.2)) {
       const std::string first = read_file(cli.path("plan.json"));

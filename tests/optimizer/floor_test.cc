@@ -14,6 +14,7 @@
 #include "optimizer/price/depths.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
+#include "tests/optimizer/random_depths.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/support/long.h"
 
@@ -57,6 +58,8 @@ Topology random_topology(std::mt19937& random) {
   if (pick(random, 0, 3) == 0)
     topology.factors = {factor(random), factor(random), factor(random), factor(random), factor(random), 1};
   if (pick(random, 0, 3) == 0) topology.cores = {topology.levels[0].count, pick(random, 1, 2)};
+  for (int64_t d = 0, differ = pick(random, 0, 2); differ == 0 && d < topology.device_count(); ++d)
+    topology.devices.push_back({.host = "host", .relative_speed = pick(random, 0, 1) == 0 ? 1 : 0.4});
   return topology;
 }
 
@@ -90,13 +93,6 @@ void mark_frozen_stages(const Profile& profile, Plan* plan) {
   }
 }
 
-void deepen_at_random(std::mt19937& random, Plan* plan) {
-  for (Stage& stage : plan->stages) stage.in_flight = pick(random, 1, 6);
-  PipelineShape shape = shape_of(*plan);
-  const std::vector<int64_t> usable = usable_in_flight(shape);
-  for (size_t s = 0; s < usable.size(); ++s) plan->stages[s].in_flight = usable[s];
-}
-
 }  // namespace
 
 TEST_CASE("No run is below its floor: chains of stages at random, at any depths, by any rules") {
@@ -113,6 +109,9 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     if (pick(random, 0, 3) == 0) request.slow_links = {{0, 1, factor(random) * 3}};
     const Dataflow flow(profile, {}, ties_of(request));
     Plan plan = random_chain(random, profile, topology.device_count(), request.strategy != "straight");
+    for (Stage& stage : plan.stages)
+      for (size_t q = 0; request.weights != "vertical" && c % 3 == 0 && q < stage.ranks.size(); ++q)
+        stage.shares.push_back(pick(random, 1, 3));
     run_by(rules_of(request), &plan);
     const CostInputs inputs = requested_cost_inputs(profile, topology, request);
     std::vector<StageLoad> loads;
@@ -124,13 +123,10 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     PlanCost cost(plan, loads, inputs);
     if (!choose_depths(0, true, &plan, &cost)) continue;
     if (request.weights == "stash" && pick(random, 0, 1) == 0) deepen_at_random(random, &plan);
-    std::vector<int64_t> replicas;
-    std::vector<std::vector<int64_t>> ranks;
-    for (const Stage& stage : plan.stages) {
-      ranks.push_back(stage.ranks);
-      replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
-    }
-    const double floor = Floor(cost.inputs).pace(loads, replicas, ranks).floor_seconds;
+    std::vector<FloorStage> stages;
+    for (const Stage& stage : plan.stages)
+      stages.push_back({static_cast<int64_t>(stage.ranks.size()), stage.ranks, stage.shares});
+    const double floor = Floor(cost.inputs).pace(loads, stages).floor_seconds;
     const double seconds = price_seconds(plan, cost);
     CAPTURE(c, plan.schedule, plan.weights, plan.shape_text(), topology.levels.size());
     CHECK(floor <= seconds * (1 + 1e-9) + 1e-15);
@@ -154,6 +150,7 @@ TEST_CASE("One minibatch at a time: equal devices take as long however they are 
     Topology flat = random_topology(random);
     flat.levels.resize(1);
     flat.levels[0].shared = false;
+    flat.devices.clear();
     if (pick(random, 0, 3) == 0) freeze_at_random(random, &profile);
     const bool hosts = c % 2 == 0;  // their number would say which ranks have effects on each other
     if (hosts) {

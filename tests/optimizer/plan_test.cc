@@ -229,7 +229,8 @@ class EveryChain {
         ascending = ascending && std::is_sorted(stage.ranks.begin(), stage.ranks.end());
       }
       if (!ascending || evaluator_.floor(&placed).floor_seconds >= fastest_) continue;
-      if (const auto price = evaluator_.price(placed)) fastest_ = std::min(fastest_, price->seconds);
+      if (const auto price = evaluator_.price(placed, 0, kInfeasible))
+        fastest_ = std::min(fastest_, price->seconds);
     } while (std::next_permutation(order.begin(), order.end()));
   }
 

@@ -141,13 +141,10 @@ class EveryPlan {
         formula = std::max(formula, period.total_seconds());
     if (formula >= least_) return;
     if (!how.network.empty()) {
-      std::vector<std::vector<int64_t>> ranks;
-      std::vector<int64_t> replicas;
-      for (const Stage& stage : plan->stages) {
-        ranks.push_back(stage.ranks);
-        replicas.push_back(static_cast<int64_t>(stage.ranks.size()));
-      }
-      if (Floor(inputs_).pace(loads, replicas, ranks).floor_seconds >= least_ * (1 - 1e-6)) return;
+      std::vector<FloorStage> stages;
+      for (const Stage& stage : plan->stages)
+        stages.push_back({static_cast<int64_t>(stage.ranks.size()), stage.ranks});
+      if (Floor(inputs_).pace(loads, stages).floor_seconds >= least_ * (1 - 1e-6)) return;
     }
     if (!promising(*plan, loads, times, how)) return;
     std::set<std::vector<int64_t>> known;
