@@ -9,6 +9,7 @@
 #include "optimizer/commands/comparison_turns.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/tied.h"
+#include "optimizer/plan/memory_check.h"
 
 namespace pipewright {
 namespace {
@@ -77,7 +78,10 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   } else if (plan.stages.size() == 1) {
     text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
   } else if (parallel == nullptr) {
-    text += "the fastest that fits " + format_bytes(static_cast<double>(inputs.topology.memory_bytes)) +
+    std::vector<int64_t> own;
+    for (const TopologyDevice& device : inputs.topology.devices)
+      own.push_back(tighter_limit(device.memory_bytes, inputs.topology.memory_bytes));
+    text += "the fastest that fits " + memory_text(inputs.topology.memory_bytes, own) +
             " a device; data parallelism does not";
   } else {
     const std::string& bottleneck = parallel->plan->predicted->bottleneck;

@@ -139,12 +139,13 @@ Topology topology_of_options(const po::variables_map& values, int64_t devices_if
   return topology;
 }
 
-// --memory, or what the topology says.
+// --memory, or what the topology says. Of devices of --device-classes that have a memory the tighter counts.
 void set_memory(const po::variables_map& values, Topology* topology, std::vector<Setting>* settings) {
   if (given(values, "memory")) {
     const auto memory = values["memory"].as<std::string>();
     topology->memory_bytes = parse_bytes(memory, "--memory");
-    for (TopologyDevice& device : topology->devices) device.memory_bytes = 0;
+    if (given(values, "topology"))
+      for (TopologyDevice& device : topology->devices) device.memory_bytes = 0;
     if (topology->memory_bytes == 0)
       throw InputError("--memory: got " + in_quotes(memory) + "; expected more than 0");
     settings->push_back({"memory", memory, "command line"});
@@ -174,7 +175,7 @@ void add_device_options(po::options_description* options) {
        "4:1,2:0.5:8GiB: 4 as profiled, 2 of half the speed; 2:slow: of a class")  //
       ("class-profile", po::value<std::vector<std::string>>(),
        "CLASS=FILE, for each class: its profile")  //
-      ("memory", po::value<std::string>(), "of a device: 16GiB; without it no limit");
+      ("memory", po::value<std::string>(), "of a device, at most: 16GiB; without: no limit");
 }
 
 Topology topology_from(const po::variables_map& values, int64_t devices_if_unsaid,

@@ -26,7 +26,7 @@ void fail_demands(const Question& q, const PlanRequest& request, const std::vect
   roomy.inputs.memories.clear();
   if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
     throw MemoryError("no plan with the stages demanded fits " +
-                          format_bytes(static_cast<double>(q.memory_bytes)) + " of memory on each device",
+                          memory_text(q.memory_bytes, q.inputs.memories) + " of memory on each device",
                       "Without --memory there is one; `check --memory` says what each stage lacks.");
   }
   StageDemands fewer = request.demands;
@@ -53,7 +53,7 @@ void fail_interleaved(const Question& q, const std::string& schedule, int64_t st
                               (q.devices == 1 ? " device" : " devices") +
                               " and a model that can be cut into " + std::to_string(stages),
                           "Take another --schedule, or fewer --stages-per-rank.");
-  throw MemoryError(name + ": found no plan that fits " + format_bytes(static_cast<double>(q.memory_bytes)) +
+  throw MemoryError(name + ": found no plan that fits " + memory_text(q.memory_bytes, q.inputs.memories) +
                         " of memory on each of " + std::to_string(q.devices) + " devices",
                     "Stages of one rank share its memory: give more (--memory) or more devices (--gpus), or "
                     "take --recompute always or another --schedule.");
@@ -87,9 +87,10 @@ void fail_infeasible(const Question& q, const std::string& strategy, int64_t min
                   (needs <= q.memory_bytes ? "there is a plan" : text(needs) + " would do") + ".";
   }
   throw MemoryError(
-      "strategy '" + strategy + "': no plan for " + devices + " fits " + text(q.memory_bytes) +
-          " of memory each; the smallest that fits one is " + text(memory.total_bytes()) + " (stage " +
-          std::to_string(fullest.stage) + " of " + replicas_text(*least) +
+      "strategy '" + strategy + "': no plan for " + devices + " fits " +
+          memory_text(q.memory_bytes, q.inputs.memories) + " of memory each; the smallest that fits one is " +
+          text(memory.total_bytes()) + " (stage " + std::to_string(fullest.stage) + " of " +
+          replicas_text(*least) +
           (least->stages[static_cast<size_t>(fullest.stage)].recompute ? ", recomputing)" : ")"),
       "That stage: " + memory_by_purpose(memory) + "; it lacks " +
           std::to_string(memory.total_bytes() - q.memory_bytes) + " bytes. " +

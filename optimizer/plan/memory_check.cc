@@ -47,6 +47,18 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
   return deficits;
 }
 
+std::string memory_text(int64_t common_bytes, const std::vector<int64_t>& own_bytes) {
+  int64_t least = common_bytes, most = common_bytes;
+  bool all = true;
+  for (const int64_t bytes : own_bytes) {
+    least = tighter_limit(least, bytes);
+    most = std::max(most, bytes);
+    all = all && bytes > 0;
+  }
+  if (!all) return text(least) + " or more";
+  return least == most ? text(least) : text(least) + " to " + text(most);
+}
+
 std::string memory_by_purpose(const StageMemory& memory) {
   return "weights " + text(memory.weights_bytes) + ", further versions " + text(memory.versions_bytes) +
          ", gradients " + text(memory.gradients_bytes) + ", optimizer " + text(memory.optimizer_bytes) +

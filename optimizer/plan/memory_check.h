@@ -25,6 +25,10 @@ struct MemoryDeficit {
 std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& prediction,
                                            const Prediction& recomputing, const Topology& topology);
 
+/// "16 GiB"; of devices whose limits differ "8 GiB to 16 GiB", or "8 GiB or more" where some have none.
+/// `own_bytes`: by device, 0: none; empty: all have `common_bytes`.
+std::string memory_text(int64_t common_bytes, const std::vector<int64_t>& own_bytes);
+
 /// "weights 1 GiB, further versions ..."
 std::string memory_by_purpose(const StageMemory& memory);
 

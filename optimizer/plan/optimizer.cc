@@ -183,7 +183,7 @@ class Planning {
   std::vector<NodeSet> pinned_;
   std::optional<StagePlaces> places_;  // what is demanded, for the pool
   std::optional<WideAnswer> wide_;     // where there are too many cuts to search them all
-  bool pooled_ = false;                // the plan is the best of a pool of candidates, as simulated
+  bool pooled_ = false;                // the plan is the best of candidates as simulated, at any depths
   std::vector<Answer> begin_;          // candidates: of a pipeline that drains, or known
   std::optional<Answer> answer_;
   PlanNotes notes_;
@@ -280,6 +280,7 @@ Plan Planning::plan_on_unequal_devices() {
     places_.emplace(states_, request_.demands, pinned_, question_.least_stages);
     question_.places = &*places_;
   }
+  pooled_ = true;
   const double bound = work_bound_seconds(question_);
   if (bound >= request_.most_seconds) fail();
   const std::optional<SolvedChain> solved = solve(question_, request_, answers_on_unequal_devices(), bound);

@@ -563,6 +563,24 @@ TEST_CASE("classes of devices, each with a profile of its own") {
   CHECK_THAT(other.error, Catch::Contains("--class-profile slow: lacks node"));
 }
 
+TEST_CASE("classes of devices that have a memory of their own beside --memory: the tighter counts") {
+  const Cli cli;
+  const auto seconds = [&](const std::string& devices) {
+    const Outcome planned =
+        cli.run("plan --profile profile.json --bandwidths 1MB/s " + devices + " --output p.json");
+    INFO(planned.error);
+    REQUIRE(planned.code == 0);
+    return read_document<Plan>(cli.path("p.json")).predicted->minibatch_seconds;
+  };
+  const double tight = seconds("--device-classes 2:1:47kB,2:0.5:47kB");
+  CHECK(seconds("--device-classes 2:1,2:0.5") < tight);
+  CHECK(seconds("--device-classes 2:1:47kB,2:0.5:47kB --memory 1GB") == tight);
+  CHECK(seconds("--device-classes 2:1:1GB,2:0.5 --memory 47kB") == tight);
+  const Outcome outcome = cli.run("plan --profile profile.json --device-classes 2:1:1kB,2:0.5:2kB");
+  CHECK(outcome.code == 4);
+  CHECK_THAT(outcome.error, Catch::Contains("1000 B to 1.95 KiB of memory each"));
+}
+
 TEST_CASE("frozen layers: planned for, written, and taken from the plan by those that read it") {
   const Cli cli;
   Profile profile = read_document<Profile>(cli.path("profile.json"));
