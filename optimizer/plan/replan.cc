@@ -26,7 +26,7 @@ constexpr double kEqual = 1.1;
 
 // Steps (counted_work.h) of make_plan() for a node and a pair of ranks, for ranks that differ and for equal
 // ones: from measurements, rather too many.
-constexpr double kUnequalSearchSteps = 1000, kEqualSearchSteps = 3000;
+constexpr double kUnequalSearchSteps = 5000, kEqualSearchSteps = 3000;
 // Of make_plan() on devices that differ, with all of its effort; and the least of it.
 constexpr double kFullEffortSteps = 1.5 * CountedWork::kStepsPerSecond, kLeastEffort = 0.01;
 // Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
