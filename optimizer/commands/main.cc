@@ -1,3 +1,5 @@
+#include <malloc.h>
+
 #include <string>
 
 #include "graph/command_line.h"
@@ -5,6 +7,12 @@
 
 int main(int argc, char** argv) {
   using namespace pipewright;
+#ifdef __GLIBC__
+  // Each simulation takes megabytes and gives them back: without this the kernel clears them each time, which
+  // takes as long as the simulation.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+#endif
   const ProgramDescription program = {
       "pipewright-optimizer",
       "plans which stage runs which layers on which ranks, from a profile.",
