@@ -68,7 +68,7 @@ class Deepening {
   }
 
   /// Of these, one after the other; two steps further where it is not only to compare plans.
-  int64_t most_in_vain() const { return compares() ? 4 : 12; }
+  int64_t most_in_vain() const { return compares() ? 8 : 12; }
   /// Then depths are good enough.
   int64_t most_simulated() const { return compares() ? 8000 : 200000; }
 
