@@ -14,8 +14,6 @@
 namespace pipewright {
 namespace {
 
-constexpr double kPace = 2e-3;  // a bound is as near to the best pace as that: no depth for so little
-
 bool keep_places(const std::vector<FoundStage>& stages, const StagePlaces& places) {
   int64_t place = 0;
   for (const FoundStage& stage : stages) {
@@ -60,7 +58,7 @@ bool Chain::allowed_by(const Question& q) const {
 }
 
 ChainFacts::ChainFacts(const Question& question, const PlanRequest& request)
-    : q_(question), request_(request), drains_(drains(request)) {}
+    : q_(question), request_(request) {}
 
 std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
   std::vector<StageLoad> loads;
@@ -74,27 +72,6 @@ std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
 }
 
 int64_t ChainFacts::replicas_part(int64_t replicas) const { return (q_.interval + replicas - 1) / replicas; }
-
-int64_t ChainFacts::usual_depth(const Chain& chain, size_t s, int64_t later) const {
-  if (schedule_facts(request_.schedule).depth == DepthChoice::kAsTheFirst)
-    later = chain.devices() - chain.stages[0].replicas;
-  return assumed_in_flight(q_, later, chain.stages[s].replicas);
-}
-
-int64_t ChainFacts::wanted_depth(Room room, const Chain& chain, size_t s, int64_t later, double behind,
-                                 double seconds) const {
-  const int64_t replicas = chain.stages[s].replicas;
-  if (q_.whole_interval) return replicas_part(replicas);
-  const auto m = static_cast<double>(replicas);
-  // Little's law: so many are under way on a rank at that pace, or more.
-  auto wanted = static_cast<int64_t>(
-      std::clamp(std::ceil(behind / (seconds * m) * (1 - kPace)), 1.0, static_cast<double>(kMostInFlight)));
-  if (room == Room::kUsual) wanted = std::max(wanted, usual_depth(chain, s, later));
-  if (room == Room::kPlenty && s + 1 < chain.stages.size())  // the last holds nothing back
-    wanted = std::max(wanted, 2 * in_flight_bound(later, replicas) + 2);
-  if (room == Room::kOne) wanted = 1;
-  return drains_ ? std::min(wanted, replicas_part(replicas)) : wanted;
-}
 
 Plan ChainFacts::plan(const Chain& chain, std::vector<StageLoad>* loads) const {
   Plan plan;

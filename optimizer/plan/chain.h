@@ -27,23 +27,12 @@ struct Chain {
   bool allowed_by(const Question& question) const;
 };
 
-/// Depths that a stage is to have room for; one that has none recomputes, where that is a choice: the least
-/// with which any plan has a pace (Little's law), the usual (1 + ceil(D / m)), what slow or shared links may
-/// need, one.
-enum class Room { kPaced, kUsual, kPlenty, kOne };
-inline constexpr Room kRooms[] = {Room::kPaced, Room::kUsual, Room::kPlenty, Room::kOne};
-
-/// Of training, with a stage on each rank; `later` is the number of devices behind stage `s`. Borrows the
-/// problem and the request.
+/// Of training, with a stage on each rank. Borrows the problem and the request.
 class ChainFacts {
  public:
   ChainFacts(const Question& question, const PlanRequest& request);
 
   std::vector<StageLoad> loads(const Chain& chain) const;
-  int64_t usual_depth(const Chain& chain, size_t s, int64_t later) const;
-  /// For a pace of `seconds`, where a minibatch takes `behind_seconds` from the stage on, there and back.
-  int64_t wanted_depth(Room room, const Chain& chain, size_t s, int64_t later, double behind_seconds,
-                       double seconds) const;
   /// Of an update interval, most minibatches of one replica.
   int64_t replicas_part(int64_t replicas) const;
   /// As it runs, but for its depths. What stages share of tied parameters goes to their loads.
@@ -52,7 +41,6 @@ class ChainFacts {
  private:
   const Question& q_;
   const PlanRequest& request_;
-  const bool drains_;
 };
 
 }  // namespace pipewright

@@ -1,17 +1,40 @@
 #include "optimizer/plan/evaluator.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "graph/limits.h"
 #include "optimizer/cost/levels.h"
 #include "optimizer/cost/placed.h"
 #include "optimizer/cost/stage_memory.h"
+#include "optimizer/cost/stage_times.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/schedule.h"
 
 namespace pipewright {
+namespace {
+
+constexpr double kPaceProof = 1e-3;
+constexpr double kLongerPaces[] = {1.3, 2};  // than the fastest pace
+// Where all the depth there is room for takes so much more than is of use, no depths are of use.
+constexpr double kHopeless = 1.05;
+
+}  // namespace
 
 Evaluator::Evaluator(const Question& question, const PlanRequest& request)
-    : q_(question), facts_(question, request), pricer_(question, request), drains_(drains(request)) {}
+    : q_(question),
+      request_(request),
+      facts_(question, request),
+      floor_(question.inputs),
+      drains_(drains(request)),
+      coupled_(schedule_facts(request.schedule).depth == DepthChoice::kSearched) {}
+
+double Evaluator::trip_seconds(const FloorStage& stage, const StageLoad& load) const {
+  const double waits = q_.inputs.split_backward ? floor_.waited_part(load) : 1;
+  return waits * floor_.least_compute_seconds(load, stage);
+}
 
 int64_t Evaluator::memory_of(const FoundStage& stage) const {
   return memory_limit_bytes(q_.inputs, q_.memory_bytes, stage.ranks);
@@ -21,33 +44,95 @@ int64_t Evaluator::needed_depth(const FoundStage& stage) const {
   return q_.whole_interval ? facts_.replicas_part(stage.replicas) : 1;
 }
 
-bool Evaluator::fit(Room room, double seconds, Chain* chain) const {
-  int64_t later = 0;
-  double behind = 0;  // work of a minibatch from the stage on, there and back
-  for (size_t s = chain->stages.size(); s-- > 0;) {
-    FoundStage& stage = chain->stages[s];
-    stage.recompute = q_.recompute == Recompute::kAlways;
-    if (q_.memory_bytes == 0) continue;
-    StageLoad load = load_between(*q_.states, stage.from, stage.to);
-    load.workspace = workspace_between(*q_.states, stage.from, stage.to);
-    load.recompute = stage.recompute;
-    behind += load.forward_seconds + load.backward_seconds;
-    const int64_t needed = needed_depth(stage);
-    const int64_t wanted = std::max(needed, facts_.wanted_depth(room, *chain, s, later, behind, seconds));
-    later += stage.replicas;
-    const int64_t memory = memory_of(stage);
-    int64_t fits = in_flight_that_fits(load, stage.replicas, wanted, memory, q_.inputs);
-    if (fits < wanted && q_.recompute == Recompute::kWhereNeeded) {
-      load.recompute = true;
-      const int64_t more = in_flight_that_fits(load, stage.replicas, wanted, memory, q_.inputs);
-      if (more > fits) {
-        stage.recompute = true;
-        fits = more;
-      }
+std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const {
+  Chain keeping = chain;
+  for (FoundStage& stage : keeping.stages) stage.recompute = false;
+  const std::vector<StageLoad> loads = facts_.loads(keeping);
+  const NetworkPace pace = pace_of(keeping, loads);
+  std::vector<StageRoom> rooms;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const FoundStage& stage = keeping.stages[s];
+    StageRoom room;
+    room.between = s + 1 < loads.size() ? pace.between_seconds[s] : 0;
+    room.frozen = loads[s].frozen;
+    room.needed = needed_depth(stage);
+    for (const bool again : {false, true}) {
+      StageLoad load = loads[s];
+      load.recompute = again;
+      room.trip[again] = trip_seconds({stage.replicas, stage.ranks, stage.shares}, load);
+      room.busy[again] = busy_seconds(stage, load);
+      room.most[again] =
+          in_flight_that_fits(load, stage.replicas, kMostInFlight, memory_of(stage), q_.inputs);
     }
-    if (fits < needed) return false;
+    rooms.push_back(room);
+  }
+  return rooms;
+}
+
+bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms,
+                            Chain* chain) const {
+  double behind = 0;
+  int64_t ahead = 0;  // so far as the stages behind run, all before them have to
+  for (size_t s = rooms.size(); s-- > 0;) {
+    const StageRoom& room = rooms[s];
+    FoundStage& stage = chain->stages[s];
+    int64_t depth = 0;
+    const auto within = [&](bool again) {
+      const double trip = behind + room.trip[again] + room.between;
+      depth = room.needed;
+      if (!room.frozen) {
+        const auto m = static_cast<double>(stage.replicas);
+        const double behind_first = abreast || q_.inputs.minibatches_per_update > 0 ? 0 : (m - 1) / m;
+        const double paced = std::ceil((trip / m / seconds + behind_first) * (1 - kPaceProof));
+        depth = std::max({depth, static_cast<int64_t>(std::min(paced, static_cast<double>(kMostInFlight))),
+                          coupled_ ? 1 + (ahead + stage.replicas - 1) / stage.replicas : 1});
+      }
+      return room.most[again] >= depth && room.busy[again] <= seconds;
+    };
+    stage.recompute = q_.recompute == Recompute::kAlways;
+    if (!within(stage.recompute)) {
+      if (q_.recompute != Recompute::kWhereNeeded || !within(true)) return false;
+      stage.recompute = true;
+    }
+    if (room.frozen) continue;
+    ahead = (depth - 1) * stage.replicas;
+    behind += room.trip[stage.recompute] + room.between;
   }
   return true;
+}
+
+std::vector<Chain> Evaluator::recomputing(Chain chain) const {
+  for (FoundStage& stage : chain.stages) stage.recompute = q_.recompute == Recompute::kAlways;
+  if (q_.memory_bytes == 0) return {chain};
+  const std::vector<StageRoom> rooms = rooms_of(chain);
+  double slowest = 0, fastest = 0;
+  for (const StageRoom& room : rooms) {
+    fastest = std::max(fastest, room.busy[0]);
+    slowest += 2 * (room.trip[1] + room.between) + room.busy[1];
+  }
+  std::vector<Chain> ways;
+  const auto add = [&](double seconds, bool abreast) {
+    if (!runs_within(seconds, abreast, rooms, &chain)) return;
+    const auto same = [&](const Chain& way) {
+      return std::equal(way.stages.begin(), way.stages.end(), chain.stages.begin(),
+                        [](const FoundStage& a, const FoundStage& b) { return a.recompute == b.recompute; });
+    };
+    if (std::none_of(ways.begin(), ways.end(), same)) ways.push_back(chain);
+  };
+  for (const bool abreast : {false, true}) {
+    double low = fastest, high = slowest;
+    if (!runs_within(high, abreast, rooms, &chain)) break;
+    if (runs_within(low, abreast, rooms, &chain)) high = low;
+    while (high - low > kPaceProof * high) {
+      const double middle = low + (high - low) / 2;
+      (runs_within(middle, abreast, rooms, &chain) ? high : low) = middle;
+    }
+    add(high, abreast);
+    if (q_.recompute != Recompute::kWhereNeeded) break;
+    for (const double slower : kLongerPaces)
+      if (!abreast) add(slower * high, abreast);
+  }
+  return ways;
 }
 
 NetworkPace Evaluator::floor(Chain* chain) const {
@@ -60,7 +145,7 @@ NetworkPace Evaluator::floor(Chain* chain) const {
         return {kInfeasible, kInfeasible};
     }
   }
-  for (size_t s = 0; s < loads.size(); ++s) {
+  for (size_t s = 0; s < loads.size() && q_.inputs.devices_differ(); ++s) {
     FoundStage& found = chain->stages[s];
     found.shares.clear();
     if (found.replicas == 1) continue;
@@ -71,27 +156,136 @@ NetworkPace Evaluator::floor(Chain* chain) const {
     if (std::all_of(found.shares.begin(), found.shares.end(), [](int64_t share) { return share == 1; }))
       found.shares.clear();
   }
-  NetworkPace pace = pricer_.pace(*chain, loads);
-  if (drains_)  // and fills
-    pace.likely_seconds *=
-        1 + static_cast<double>(chain->stages.size() - 1) / static_cast<double>(q_.interval);
+  NetworkPace pace = pace_of(*chain, loads);
+  if (drains_) {  // and fills
+    double trip = 0;
+    for (size_t s = 0; s < loads.size(); ++s)
+      if (!loads[s].frozen)
+        trip += trip_seconds({chain->stages[s].replicas, chain->stages[s].ranks, {}}, loads[s]) +
+                (s + 1 < loads.size() ? pace.between_seconds[s] : 0);
+    pace.likely_seconds += trip / static_cast<double>(q_.interval);
+  }
   return pace;
 }
 
 std::pair<size_t, double> Evaluator::busiest(const Chain& chain) const {
   std::vector<StageLoad> loads = facts_.loads(chain);
-  std::vector<Stage> stages;
-  for (const FoundStage& found : chain.stages) {
-    Stage stage;
-    stage.ranks = found.ranks;
-    stage.shares = found.shares;
-    stages.push_back(std::move(stage));
+  std::vector<StagePeriod> periods;
+  if (q_.inputs.placed()) {
+    std::vector<Stage> stages;
+    for (const FoundStage& found : chain.stages) {
+      Stage stage;
+      stage.ranks = found.ranks;
+      stage.shares = found.shares;
+      stages.push_back(std::move(stage));
+    }
+    periods = price_placed(loads, stages, q_.inputs).stages;
+  } else {
+    for (size_t s = 0; s < loads.size(); ++s)
+      periods.push_back(stage_period(loads[s], chain.stages[s].replicas, q_.inputs));
   }
-  const std::vector<StagePeriod> periods = price_placed(loads, stages, q_.inputs).stages;
   std::pair<size_t, double> most(0, 0);
   for (size_t s = 0; s < periods.size(); ++s)
     if (periods[s].total_seconds() > most.second) most = {s, periods[s].total_seconds()};
   return most;
+}
+
+double Evaluator::busy_seconds(const FoundStage& stage, const StageLoad& load) const {
+  const auto m = static_cast<double>(stage.replicas);
+  double rate = 0;
+  if (q_.inputs.speeds.empty()) {
+    rate = m / load.compute_seconds();
+  } else {
+    for (const int64_t rank : stage.ranks) rate += 1 / compute_seconds_on(load, q_.inputs, rank);
+  }
+  const double round =
+      q_.inputs.minibatches_per_update > 0 ? static_cast<double>(q_.inputs.minibatches_per_update) : m;
+  return 1 / rate + step_seconds(load, q_.inputs) / round;
+}
+
+NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>& loads) const {
+  std::vector<FloorStage> stages;
+  std::vector<int64_t> memories;
+  for (const FoundStage& stage : chain.stages) {
+    stages.push_back({stage.replicas, stage.ranks, stage.shares});
+    memories.push_back(memory_of(stage));
+  }
+  NetworkPace pace = floor_.pace(loads, stages);
+  if (q_.memory_bytes > 0) wait_for_room(stages, memories, loads, &pace);
+  return pace;
+}
+
+void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::vector<int64_t>& memories,
+                              const std::vector<StageLoad>& loads, NetworkPace* pace) const {
+  // A stage runs no further ahead than those before it (usable_in_flight()).
+  std::vector<int64_t> most;
+  int64_t ahead = kMostInFlight;
+  for (size_t s = 0; s < loads.size(); ++s) {
+    const int64_t replicas = stages[s].replicas;
+    const int64_t room = coupled_ ? std::min(kMostInFlight, 1 + ahead / replicas) : kMostInFlight;
+    most.push_back(in_flight_that_fits(loads[s], replicas, room, memories[s], q_.inputs));
+    if (!loads[s].frozen) ahead = (most.back() - 1) * replicas;
+  }
+  const double busy = pace->floor_seconds;
+  double trip = 0;  // of a minibatch from the stage on, there and back
+  for (size_t s = loads.size(); s-- > 0 && !loads[s].frozen;) {
+    trip += trip_seconds(stages[s], loads[s]) + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
+    if (most[s] < 1) continue;
+    const auto replicas = static_cast<double>(stages[s].replicas), fits = static_cast<double>(most[s]);
+    const double together = trip / replicas;
+    pace->floor_seconds = std::max(pace->floor_seconds, together / fits);
+    const double behind = q_.inputs.minibatches_per_update > 0 ? 0 : (replicas - 1) / replicas * busy;
+    pace->likely_seconds = std::max(pace->likely_seconds, (together + behind) / fits);
+  }
+  pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
+}
+
+std::optional<ChainPrice> Evaluator::with_all_depth(const Chain& chain, const Plan& plan,
+                                                    const PlanCost& cost, double limit) {
+  PipelineShape shape = shape_of(plan);
+  std::vector<int64_t> most, usual = pipedream_in_flight(shape.replicas);
+  for (size_t s = 0; s < cost.loads.size(); ++s) {
+    const int64_t part = StageTurns(shape, static_cast<int64_t>(s)).most_of_one_replica(shape.microbatches);
+    const int64_t memory = memory_of(chain.stages[s]);
+    most.push_back(in_flight_that_fits(cost.loads[s], shape.replicas[s], part, memory, cost.inputs));
+    if (most.back() < 1) return std::nullopt;
+    usual[s] = std::min(usual[s], most[s]);
+  }
+  most.back() = 1;  // the last stage holds nothing back; running ahead it would keep gradients waiting
+  ChainPrice price{kInfeasible, {}};
+  for (const std::vector<int64_t>& depths : {most, usual}) {
+    shape.in_flight = depths;
+    shape.in_flight = usable_in_flight(shape);
+    const double seconds =
+        settled_minibatch_seconds(plan.schedule, shape, cost.times, cost.shared, &spent_, limit);
+    if (seconds < price.seconds) price = {seconds, shape.in_flight};
+  }
+  return price;
+}
+
+std::optional<ChainPrice> Evaluator::price(const Chain& chain, double floor, double limit) {
+  std::vector<StageLoad> loads = facts_.loads(chain);
+  Plan plan = facts_.plan(chain, &loads);
+  PlanCost cost(plan, std::move(loads), q_.inputs);
+  DepthAim aim;
+  aim.floor_seconds = floor;
+  aim.most_seconds = limit;
+  aim.known = &known_depths_;
+  const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
+  if (drains_ && searched) {
+    const std::optional<ChainPrice> roomy = with_all_depth(chain, plan, cost, kHopeless * limit);
+    if (!roomy || roomy->seconds > kHopeless * limit) return roomy;
+  }
+  if (!choose_depths(q_.memory_bytes, true, &plan, &cost, &aim)) return std::nullopt;
+  spent_ += aim.simulated;
+  double seconds = drains_ && searched ? 0 : aim.seconds;
+  if (seconds == 0) {  // or too large for choosing depths
+    seconds = settled_minibatch_seconds(plan.schedule, shape_of(plan), cost.times, cost.shared, &spent_);
+  }
+  ChainPrice price;
+  price.seconds = price_seconds(plan, cost, seconds);
+  for (const Stage& stage : plan.stages) price.depths.push_back(stage.in_flight);
+  return price;
 }
 
 }  // namespace pipewright

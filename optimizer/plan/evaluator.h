@@ -1,17 +1,24 @@
-// What chains of stages take on devices that differ: a floor and a price, with what memory allows. The
-// formulas are those of optimizer/cost and optimizer/price.
+// What chains of stages take: a floor, an estimate and a price, with what memory allows. The formulas are
+// those of optimizer/cost and optimizer/price.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "optimizer/plan/chain.h"
 #include "optimizer/plan/optimizer.h"
-#include "optimizer/plan/pricer.h"
-#include "runtime/schedule/network_floor.h"
+#include "optimizer/price/floor.h"
+#include "optimizer/price/plan_cost.h"
+#include "runtime/schedule/simulate.h"
 
 namespace pipewright {
+
+struct ChainPrice {
+  double seconds = 0;           ///< price_seconds()
+  std::vector<int64_t> depths;  ///< by stage
+};
 
 /// For one problem of training with minibatches that overlap and a stage on each rank; borrows it and the
 /// request. The same for the same input.
@@ -19,29 +26,58 @@ class Evaluator {
  public:
   Evaluator(const Question& question, const PlanRequest& request);
 
-  /// Sets which stages recompute, for a pace of `seconds`. False if some stage does not fit its memory.
-  bool fit(Room room, double seconds, Chain* chain) const;
+  /// The chain with stages that recompute so that it runs as fast as it can by Little's law, and so that it
+  /// would at longer paces, where fewer do. None if some stage does not fit its memory.
+  std::vector<Chain> recomputing(Chain chain) const;
   /// With stages that recompute as they say. Sets their shares. What no run of the chain is faster than, and
   /// what is likely; infinite if it does not fit its memory.
   NetworkPace floor(Chain* chain) const;
   /// The stage that is busiest by the formula, and how long for a minibatch.
   std::pair<size_t, double> busiest(const Chain& chain) const;
-  /// Pricer::price().
-  std::optional<CandidatePrice> price(const Chain& chain, double floor_seconds, double limit) {
-    return pricer_.price(chain, floor_seconds, limit);
-  }
-  /// Pricer::spent().
-  int64_t spent() const { return pricer_.spent(); }
+  /// With depths chosen, simulated. Nothing if it does not fit. What takes more than `limit` is priced as it
+  /// is, not with the best depths.
+  std::optional<ChainPrice> price(const Chain& chain, double floor_seconds, double limit);
+
+  /// Minibatches times stages simulated so far: what the time spent grows with.
+  int64_t spent() const { return spent_; }
 
  private:
+  /// Of a stage that keeps what it computes, [0], and of one that recomputes, [1].
+  struct StageRoom {
+    double between = 0;    ///< seconds of messages to the next stage and back
+    double trip[2] = {};   ///< seconds that earlier stages wait for, of one minibatch on a rank
+    double busy[2] = {};   ///< seconds of a minibatch, all replicas together
+    int64_t most[2] = {};  ///< in flight, by memory
+    int64_t needed = 1;    ///< in flight
+    bool frozen = false;
+  };
+  std::vector<StageRoom> rooms_of(const Chain& chain) const;
+  /// Sets which stages recompute: those that must for the pace. False if it is too short. Updates of a stage
+  /// wait for the last of its replicas, which begin one after the other, or all at once (`abreast`).
+  bool runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, Chain* chain) const;
   int64_t memory_of(const FoundStage& stage) const;
-  /// That a stage must have room for.
+  /// In flight, that a stage must have room for.
   int64_t needed_depth(const FoundStage& stage) const;
+  double trip_seconds(const FloorStage& stage, const StageLoad& load) const;
+  double busy_seconds(const FoundStage& stage, const StageLoad& load) const;
+  /// Of a chain whose loads recompute as they say, and which has room for a minibatch.
+  NetworkPace pace_of(const Chain& chain, const std::vector<StageLoad>& loads) const;
+  /// Little's law the other way round: with no room for more in flight, so long at least.
+  void wait_for_room(const std::vector<FloorStage>& stages, const std::vector<int64_t>& memories,
+                     const std::vector<StageLoad>& loads, NetworkPace* pace) const;
+  /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
+  /// the two, or some number above `limit`. The best depths are hardly faster.
+  std::optional<ChainPrice> with_all_depth(const Chain& chain, const Plan& plan, const PlanCost& cost,
+                                           double limit);
 
   const Question& q_;
+  const PlanRequest& request_;
   const ChainFacts facts_;
-  Pricer pricer_;
+  const Floor floor_;
   const bool drains_;
+  const bool coupled_;  // no stage runs further ahead than those before it (usable_in_flight())
+  KnownDepths known_depths_;
+  int64_t spent_ = 0;
 };
 
 }  // namespace pipewright

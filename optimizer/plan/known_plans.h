@@ -1,4 +1,4 @@
-// Plans that are known before the search, for the pool of plans (pool.h) to begin with.
+// Plans that are known before the search, for solve() to begin with.
 #pragma once
 
 #include <vector>

@@ -1,6 +1,7 @@
 #include "optimizer/plan/layouts.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace pipewright {
@@ -61,6 +62,32 @@ Ranks paired(const std::vector<int64_t>& replicas, int64_t group) {
     first += replicas[stage] / groups;
   }
   return ranks;
+}
+
+/// Of a run of stages each in several groups alike, the others in a row on what is left.
+void add_runs(const std::vector<int64_t>& replicas, int64_t group, const std::function<void(Ranks)>& add) {
+  for (size_t first = 0; first < replicas.size(); ++first) {
+    int64_t all = 0;
+    for (size_t last = first; last < replicas.size(); ++last) {
+      all += replicas[last];
+      const int64_t groups = all / group;
+      if (all % group != 0 || groups < 2 || (first == 0 && last + 1 == replicas.size())) continue;
+      const auto begin = replicas.begin() + static_cast<std::ptrdiff_t>(first);
+      const auto end = replicas.begin() + static_cast<std::ptrdiff_t>(last) + 1;
+      if (std::any_of(begin, end, [&](int64_t count) { return count % groups != 0; })) continue;
+      const Ranks run = paired({begin, end}, group);
+      Ranks ranks(replicas.size());
+      int64_t next = all;
+      for (size_t stage = 0; stage < replicas.size(); ++stage) {
+        if (stage >= first && stage <= last) {
+          ranks[stage] = run[stage - first];
+        } else {
+          for (int64_t q = 0; q < replicas[stage]; ++q) ranks[stage].push_back(next++);
+        }
+      }
+      add(std::move(ranks));
+    }
+  }
 }
 
 /// Replicas of a stage round robin over the groups.
@@ -160,6 +187,7 @@ std::vector<Ranks> layouts(const std::vector<int64_t>& replicas, const std::vect
     group *= levels[level].count;
     add(in_a_row(replicas, packed(replicas, group)));
     add(paired(replicas, group));
+    add_runs(replicas, group, add);
   }
   for (size_t at = 0, end = found.size(); at < end; ++at) add(spread(found[at], group));
   return found;

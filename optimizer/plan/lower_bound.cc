@@ -8,7 +8,6 @@
 #include "graph/pipeline_rules.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/placed.h"
-#include "optimizer/plan/pool.h"
 #include "optimizer/plan/run_rules.h"
 
 namespace pipewright {
@@ -19,7 +18,7 @@ constexpr double kBoundRounding = 1e-9;
 
 /// Minibatches come to the replicas one by one in turn, and no update waits for all of them.
 bool in_turn(const Question& q, const PlanRequest& request) {
-  return Pricer::takes(q, request) && !drains(request) &&
+  return runs_overlapping(q, request) && !q.inputs.devices_differ() && !drains(request) &&
          !weight_rule_facts(request.weights).needs_equal_turns();
 }
 
@@ -58,15 +57,17 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
   // Of cuts that are no use to the best of all some may be of use to the best of several stages.
   const bool formula_has_it = !q.inputs.placed() && q.memory_bytes == 0 && q.least_stages == 1 &&
                               q.inputs.minibatches_per_update == 0;
-  if (Pricer::takes(q, request) && !q.single_stage && exact && !formula_has_it) {
+  if (runs_overlapping(q, request) && !q.inputs.devices_differ() && !q.single_stage && exact &&
+      !formula_has_it) {
     Question roomy = q;
     roomy.least_stages = 1;
     roomy.replicated = false;
     if (!in_turn(q, request)) roomy.memory_bytes = 0;  // its depths are not those of such plans
     return std::max(shared, least_period_anywhere(roomy));
   }
-  // The pool has plans that are less deep than the search keeps room for.
-  const bool shallower = q.memory_bytes > 0 && !q.single_stage && Pricer::takes(q, request);
+  // solve() has plans that are less deep than the search keeps room for.
+  const bool shallower =
+      q.memory_bytes > 0 && !q.single_stage && runs_overlapping(q, request) && !q.inputs.devices_differ();
   if (shallower && !drains(request) && !in_turn(q, request)) return shared;
   if (q.inputs.placed()) {
     if (!exact) return shared;

@@ -1,10 +1,10 @@
-// Chains beside a chain: what one move leads to on devices that differ.
+// Chains beside a chain: what one move leads to.
 #pragma once
 
 #include <vector>
 
 #include "optimizer/plan/chain.h"
-#include "optimizer/plan/pool_seeds.h"
+#include "optimizer/plan/seeds.h"
 
 namespace pipewright {
 
@@ -14,9 +14,10 @@ double least_seconds(const Question& question, const Shape& shape);
 /// The stages of a shape in several layouts (layouts.h); nothing if the problem does not allow them.
 std::vector<Chain> chains_of(const Question& question, const Shape& shape);
 
-/// The shape itself and all that one move away is: replicas more, fewer, or from one stage to another; all
-/// stages' at once; a cut elsewhere, with or without a device that moves along; two stages joined; a stage
-/// split. They may break what the problem allows.
+/// The shape itself and all that one move away is: replicas more, fewer, or from one stage to another; a
+/// cut elsewhere, with or without a device that moves along; two cuts the same way; two stages joined; a
+/// stage split; a stage more at an end, whose devices all others give. They may break what the problem
+/// allows.
 std::vector<Shape> shapes_beside(const Question& question, const Chain& from);
 /// A shape on devices in the order of a chain's; those that it left idle come last.
 Chain placed_like(const Shape& shape, const Chain& from);

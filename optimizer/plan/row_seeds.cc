@@ -134,7 +134,9 @@ class Row {
     return seconds;
   }
 
-  double pace(int64_t device) const { return q_.inputs.paces[static_cast<size_t>(device)]; }
+  double pace(int64_t device) const {
+    return q_.inputs.paces.empty() ? 1 : q_.inputs.paces[static_cast<size_t>(device)];
+  }
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
 
   std::optional<Chain> within(double period) {
@@ -193,11 +195,12 @@ class Row {
     const double behind = j == states_.last() ? 0 : cut_seconds(out, begin);
     if (!(behind <= period_)) return false;
     double rate = 0;
-    int64_t limit = 0;
+    int64_t limit = q_.inputs.memories.empty() ? q_.memory_bytes : 0;
     for (int64_t m = 1; m <= most; ++m) {
       const int64_t device = at(begin + m - 1);
       rate += 1 / compute_seconds_on(load, q_.inputs, device);
-      limit = tighter_limit(limit, q_.inputs.memories[static_cast<size_t>(device)]);
+      if (!q_.inputs.memories.empty())
+        limit = tighter_limit(limit, q_.inputs.memories[static_cast<size_t>(device)]);
       if (m < least) continue;
       double seconds = 1 / rate;
       const double round = q_.inputs.minibatches_per_update > 0
@@ -257,6 +260,7 @@ std::vector<std::vector<int64_t>> orders(const Question& q) {
   const auto add = [&](const std::vector<int64_t>& order) {
     if (std::find(all.begin(), all.end(), order) == all.end()) all.push_back(order);
   };
+  if (!q.inputs.devices_differ()) return all;
   add({row.rbegin(), row.rend()});
   if (q.inputs.levels.size() > 1) return all;
   for (const bool fastest_first : {true, false}) {

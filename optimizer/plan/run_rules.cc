@@ -7,7 +7,6 @@
 #include "graph/limits.h"
 #include "graph/strategies.h"
 #include "optimizer/cost/stage_memory.h"
-#include "optimizer/plan/pricer.h"
 #include "optimizer/search/few_cuts.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
@@ -162,6 +161,12 @@ bool drains(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).drains();
 }
 
+bool runs_overlapping(const Question& question, const PlanRequest& request) {
+  const ScheduleFacts& schedule = schedule_facts(request.schedule);
+  return schedule.trains() && !schedule.several_stages && schedule.kind != ScheduleKind::kModelParallel &&
+         !question.one_in_flight;
+}
+
 bool begins_with_known(const PlanRequest& request) {
   return request.effort < 1 && request.known != nullptr && !request.demands.any();
 }
@@ -206,8 +211,8 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
   }
   const bool brief = request.effort < 1;
   const bool levels_alone = !question.inputs.levels.empty() && !question.inputs.devices_differ();
-  // Where the pool of plans moves on from these, few are enough.
-  if ((brief || Pricer::takes(question, request)) && levels_alone && !request.demands.any()) {
+  // Where solve() moves on from these, few are enough.
+  if ((brief || runs_overlapping(question, request)) && levels_alone && !request.demands.any()) {
     found = answers_in_a_row(question, std::max<int64_t>(most, 1));
     if (!found.empty()) return found;
   }

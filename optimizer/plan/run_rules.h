@@ -19,6 +19,8 @@ namespace pipewright {
 PlanRequest with_run_rules(PlanRequest request, int64_t devices);
 
 bool drains(const PlanRequest& request);  ///< schedule with weights "flush"
+/// Training with a stage on each rank and minibatches that overlap.
+bool runs_overlapping(const Question& question, const PlanRequest& request);
 bool begins_with_known(const PlanRequest& request);
 
 /// Whether stages may hold copies of tied parameters: where all of them update after the same minibatches.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -9,11 +10,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include "graph/strategies.h"
 #include "optimizer/plan/evaluator.h"
+#include "optimizer/plan/layouts.h"
 #include "optimizer/plan/neighbours.h"
-#include "optimizer/plan/pool_seeds.h"
 #include "optimizer/plan/row_seeds.h"
 #include "optimizer/plan/run_rules.h"
+#include "optimizer/plan/seeds.h"
 #include "runtime/schedule/deepening.h"
 
 namespace pipewright {
@@ -22,10 +25,27 @@ namespace {
 constexpr double kGain = 1e-4;       // less is no gain
 constexpr double kStep = 2e-3;       // a gain that is worth moving on from at once
 constexpr double kNearBound = 2e-3;  // of the bound: then no more is looked for
-constexpr size_t kStarts = 3;        // of the fastest, before those of other kinds
 constexpr double kBeside = 1.5;      // of the best: from what is slower moves do not begin
 constexpr double kBinds = 1.02;      // a stage that takes all but so little of the best sets the pace
-constexpr size_t kKept = 64, kKeptOfKind = 16;
+constexpr double kIdle = 1e-2;       // of what a device has to do
+constexpr size_t kStarts = 3;        // of the fastest, before those of other kinds
+constexpr size_t kKept = 256, kKeptOfKind = 64;
+// In how many chains the neighbours of a start, and then all others, are priced in vain before moves begin
+// elsewhere. With 24 to 100 and 24 to 48, 8 to 12 of 30 problems that were hard for other searches had slower
+// plans than these found.
+constexpr int kVainBeside = 64, kVain = 24;
+// What a kind of chains comes later for each that was priced in vain, and that moves began from.
+constexpr double kVainSlower = 0.005, kStartSlower = 0.03;
+// Chains of as many stages that are likely to take as long, up to so little, are priced in vain so often. (Of
+// the 30 without this 12 had slower plans, with it 8.)
+constexpr double kAlike = 1e-3;
+constexpr int kVainAlike = 6;
+// On a network what is so near the best, and further above its floor than that, is priced again at more
+// depths.
+constexpr double kNearBest = 1.08, kAboveFloor = 1.02;
+// Of the fastest, which are so near, so many are priced at all depths in the end.
+constexpr size_t kSettled = 4;
+constexpr double kSettledWithin = 1.06;
 constexpr double kFloorSpent = 8;  // for a floor, in minibatches of stages simulated
 constexpr double kMostSpent = 800000, kMostDrained = 600000;
 // It is over once so many times as much was spent as the last gain took. With 4 and 5,000 three of 97 drawn
@@ -33,7 +53,10 @@ constexpr double kMostSpent = 800000, kMostDrained = 600000;
 constexpr double kPatience = 8, kLeastSpent = 40000;
 
 /// The bound knows nothing of what calibration found for all kinds of plans.
-double near_bound(const Question& q) { return q.inputs.factors.least() + kNearBound; }
+double near_bound(const Question& q) {
+  const bool crowded = q.inputs.crowd && q.devices > 1 && !q.inputs.devices_differ();
+  return (crowded ? q.inputs.crowd->compute_factor : 1) * q.inputs.factors.least() + kNearBound;
+}
 
 /// Equal for chains that run alike: devices that no price tells apart may change places.
 std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
@@ -48,6 +71,12 @@ std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
     key.push_back(stage.to);
     key.push_back(stage.replicas);
     key.push_back(stage.recompute ? 1 : 0);
+  }
+  if (!q.inputs.devices_differ()) {
+    if (q.inputs.placed())
+      for (const std::vector<int64_t>& stage : in_order_met(chain.ranks(), q.inputs.levels))
+        key.insert(key.end(), stage.begin(), stage.end());
+    return key;
   }
   const bool alike_anywhere = q.inputs.levels.size() < 2;
   for (const FoundStage& stage : chain.stages) {
@@ -76,6 +105,9 @@ class Search {
         effort_(request.effort),
         begins_with_known_(begins_with_known(request)),
         recompute_is_a_choice_(question.memory_bytes > 0 && question.recompute == Recompute::kWhereNeeded),
+        depth_by_devices_(schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst &&
+                          searched_strategy(request.strategy).kind == StrategyKind::kBest &&
+                          question.places == nullptr && !question.inputs.devices_differ()),
         most_spent_(drains(request) ? kMostDrained : kMostSpent) {
     fewer_.all_devices = false;
   }
@@ -91,54 +123,90 @@ class Search {
       add_shapes(*every);
     } else {
       add_shapes(even_shapes(q_));
-      if (q_.places == nullptr)
+      if (q_.places == nullptr) {
+        if (effort_ >= 1 && !q_.inputs.devices_differ())
+          for (const Answer& answer : careful_seeds(q_, best())) add_answer(answer);
         for (const Answer& answer : searched_seeds(q_, begins_with_known_)) add_answer(answer);
+      }
     }
-    for (Chain& chain : row_seeds(q_)) {
-      add_several_times(shape_of(chain.stages));
-      add(std::move(chain));
+    if (q_.inputs.devices_differ() || q_.memory_bytes > 0) {
+      for (Chain& chain : row_seeds(q_)) {
+        add_several_times(shape_of(chain.stages));
+        if (q_.inputs.placed()) add(std::move(chain));
+      }
     }
-    price_waiting();
   }
 
-  /// A gain is moved from at once; where there was none all that waits is priced first, likeliest first.
+  /// Moves begin from the best; of what they lead to the likeliest are priced first, then of all that waits.
+  /// A gain is moved from at once; after some in vain moves begin elsewhere.
   void improve() {
-    gained_ = false;
+    int in_vain = 0;
+    gained_ = true;
     while (!done()) {
-      const std::optional<Chain> start = gained_ || waiting_.empty() ? next_start() : std::nullopt;
-      gained_ = false;
-      if (start) {
-        add_neighbours(*start);
-      } else if (!price_next()) {
-        return;
+      if (gained_ || nothing_waits() || in_vain >= kVain) {
+        in_vain = 0;
+        gained_ = false;
+        leave_start();
+        const std::optional<Chain> start = next_start();
+        if (start) add_neighbours(*start);
+        if (!start && !price_next() && !price_left_out()) return;
+      } else if (!near_start_.empty()) {
+        const Waiting next = std::move(near_start_.begin()->second);
+        near_start_.erase(near_start_.begin());
+        if (price(next) && ++vain_near_start_ == kVainBeside) leave_start();
+      } else {
+        price_next();
+        ++in_vain;
       }
     }
   }
 
   std::optional<SolvedChain> result() {
     if (priced_.empty() || priced_[0].seconds > most_) return std::nullopt;
+    if (effort_ >= 1) settle();
+    // Further devices for less than that are not worth having, nor is recomputing.
+    const auto frugal = [](const SolvedChain& each) {
+      return std::pair(each.chain.devices(), std::count_if(each.chain.stages.begin(), each.chain.stages.end(),
+                                                           [](const FoundStage& s) { return s.recompute; }));
+    };
     SolvedChain chosen = priced_[0];
-    for (const SolvedChain& each : priced_) {  // further devices for less are not worth having
+    for (const SolvedChain& each : priced_) {
       if (each.seconds * (1 - kGain) > priced_[0].seconds) break;
-      if (each.chain.devices() < chosen.chain.devices()) chosen = each;
+      if (frugal(each) < frugal(chosen)) chosen = each;
     }
-    if (effort_ >= 1) settle(&chosen);
     chosen.capped = capped_;
     return chosen;
   }
 
  private:
+  /// What has not been priced of a start's neighbours waits with all others.
+  void leave_start() {
+    for (auto& [likely, waiting] : near_start_) {
+      const Kind kind = kind_of(waiting.chain);
+      waiting_[kind].emplace(likely, std::move(waiting));
+    }
+    near_start_.clear();
+    vain_near_start_ = 0;
+  }
+
   /// With the depths that only few chains have the time for, and those taken back that are not needed.
-  void settle(SolvedChain* chosen) {
-    const auto settled = evaluator_.price(chosen->chain, 0, kInfeasible);
-    if (!settled || settled->seconds >= chosen->seconds * kDepthTolerance) return;
-    chosen->seconds = settled->seconds;
-    chosen->depths = settled->depths;
+  void settle() {
+    const double near = priced_[0].seconds * kSettledWithin;
+    for (size_t i = 0; i < std::min(kSettled, priced_.size()) && priced_[i].seconds <= near; ++i) {
+      const auto settled = evaluator_.price(priced_[i].chain, 0, kInfeasible);
+      if (!settled || settled->seconds >= priced_[i].seconds * kDepthTolerance) continue;
+      priced_[i].seconds = settled->seconds;
+      priced_[i].depths = settled->depths;
+    }
+    std::stable_sort(priced_.begin(), priced_.end(),
+                     [](const SolvedChain& a, const SolvedChain& b) { return a.seconds < b.seconds; });
   }
 
   struct Waiting {
     Chain chain;
     double floor = 0;
+    double likely = 0;
+    bool again = false;  // then `likely` is what it took at the depths that comparing has the time for
   };
 
   double spent() const { return spent_ + static_cast<double>(evaluator_.spent()); }
@@ -153,18 +221,19 @@ class Search {
 
   bool started(const Chain& chain) const { return started_.count(hash_of(key_of(chain, q_))) > 0; }
 
-  /// Chains that are alike enough for the fastest to stand for the others: by number of stages, and whether
-  /// any has replicas.
+  /// Chains that are alike enough for the fastest to stand for the others: by number of stages, roughly where
+  /// these are many, and whether any has replicas.
   using Kind = std::pair<size_t, bool>;
   static Kind kind_of(const Chain& chain) {
     const bool replicated = std::any_of(chain.stages.begin(), chain.stages.end(),
                                         [](const FoundStage& stage) { return stage.replicas > 1; });
-    return {chain.stages.size(), replicated};
+    const size_t n = chain.stages.size();
+    return {n < 5 ? n : n < 7 ? 5 : n < 10 ? 7 : n < 14 ? 10 : 14, replicated};
   }
 
-  /// Of the fastest the first that has not been one; then of each kind, from whose chains moves have begun
-  /// least often, the likeliest that is near the best, priced or not: the way to a faster plan may lead over
-  /// plans that are none.
+  /// Of the fastest the first that has not been one; then the likeliest of a kind, priced or not, that is
+  /// near the best, of kinds from whose chains moves have begun less often rather: the way to a faster plan
+  /// may lead over plans that are none.
   std::optional<Chain> next_start() {
     for (size_t rank = 0; rank < std::min(kStarts, priced_.size()); ++rank)
       if (!started(priced_[rank].chain)) return start(priced_[rank].chain);
@@ -180,21 +249,33 @@ class Search {
     }
     for (auto& [kind, chains] : beside_) {
       while (!chains.empty() && started(chains.begin()->second)) chains.erase(chains.begin());
-      if (chains.empty() || chains.begin()->first > kBeside * best()) continue;
+      if (chains.empty()) continue;
+      const double seconds = chains.begin()->first * slower(kind);
+      if (seconds > kBeside * best()) continue;
       Leader& leader = leaders[kind];
-      if (chains.begin()->first < leader.seconds) leader = {chains.begin()->first, &chains.begin()->second};
+      if (seconds < leader.seconds) leader = {seconds, &chains.begin()->second};
     }
     const Leader* next = nullptr;
-    std::pair<int64_t, double> first;
+    double first = 0;
     for (const auto& [kind, leader] : leaders) {
       if (leader.chain == nullptr) continue;
-      const std::pair order(starts_[kind], leader.seconds);
+      const double order = leader.seconds * (1 + kStartSlower * static_cast<double>(starts_[kind]));
       if (next != nullptr && order >= first) continue;
       next = &leader;
       first = order;
     }
     if (next == nullptr) return std::nullopt;
     return start(*next->chain);
+  }
+
+  bool nothing_waits() const {
+    return again_.empty() && near_start_.empty() &&
+           std::all_of(waiting_.begin(), waiting_.end(),
+                       [](const auto& kind) { return kind.second.empty(); });
+  }
+  double slower(const Kind& kind) const {
+    const auto known = in_vain_.find(kind);
+    return known == in_vain_.end() ? 1 : 1 + kVainSlower * known->second;
   }
 
   Chain start(const Chain& from) {
@@ -207,19 +288,30 @@ class Search {
   // --- chains that wait, by what is likely ---
 
   void add(Chain chain) {
-    if (!idle_come_last(chain)) return;
+    if (!idle_come_last(chain) || (depth_by_devices_ && has_idle_stage(chain))) return;
     if (!chain.allowed_by(q_)) return add_start(std::move(chain));
-    const double seconds = best() < kInfeasible ? best() : std::max(bound_, 1e-300);
-    for (const Room room : kRooms) {
-      if (evaluator_.fit(room, seconds, &chain) && wait(chain) && few_) add_recomputing_otherwise(chain);
-      if (!recompute_is_a_choice_) return;
+    for (const Chain& way : evaluator_.recomputing(std::move(chain))) {
+      wait(way);
+      if (few_) add_recomputing_otherwise(way);
     }
+  }
+
+  /// A stage of next to no work is there for the depth that its devices give all others.
+  bool has_idle_stage(const Chain& chain) const {
+    const States& states = *q_.states;
+    const double little = kIdle * work_before(states, states.last()) / static_cast<double>(q_.devices);
+    return chain.stages.size() > 1 &&
+           std::any_of(chain.stages.begin(), chain.stages.end(), [&](const FoundStage& stage) {
+             return work_before(states, stage.to) - work_before(states, stage.from) < little;
+           });
   }
 
   /// Where all devices are to be used, one of fewer is no result, but moves lead on from it.
   void add_start(Chain chain) {
     if (!q_.all_devices || !chain.allowed_by(fewer_)) return;
-    if (!evaluator_.fit(Room::kOne, best(), &chain)) return;
+    std::vector<Chain> ways = evaluator_.recomputing(std::move(chain));
+    if (ways.empty()) return;
+    chain = std::move(ways.front());
     if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
     const double seconds = evaluator_.floor(&chain).floor_seconds;
     keep_beside(seconds, std::move(chain));
@@ -246,9 +338,10 @@ class Search {
     if (!seen_.insert(hash_of(key_of(chain, q_))).second) return false;
     const NetworkPace pace = evaluator_.floor(&chain);
     spent_ += kFloorSpent;
-    if (!alike_.insert(hash_of_alike(chain, pace)).second) return true;
+    if (q_.inputs.devices_differ() && !alike_.insert(hash_of_alike(chain, pace)).second) return true;
     if (pace.floor_seconds < best() * (1 - kGain)) {
-      waiting_.emplace(pace.likely_seconds, Waiting{std::move(chain), pace.floor_seconds});
+      auto& queue = moving_ ? near_start_ : waiting_[kind_of(chain)];
+      queue.emplace(pace.likely_seconds, Waiting{std::move(chain), pace.floor_seconds, pace.likely_seconds});
     } else if (pace.likely_seconds < kBeside * best()) {
       keep_beside(pace.likely_seconds, std::move(chain));
     }
@@ -282,7 +375,8 @@ class Search {
 
   /// Where one stage sets the pace, a move that leaves it as it is gains nothing.
   void add_neighbours(const Chain& from) {
-    add_recomputing_otherwise(from);
+    moving_ = true;
+    if (from.allowed_by(q_)) add_recomputing_otherwise(from);
     const auto [stage, seconds] = evaluator_.busiest(from);
     const FoundStage& busiest = from.stages[stage];
     const bool binds = seconds * kBinds > best();
@@ -296,6 +390,7 @@ class Search {
       for (Chain& chain : chains_of(q_, shape)) consider(std::move(chain));
     }
     for (Chain& chain : with_devices_moved(q_, from)) consider(std::move(chain));
+    moving_ = false;
   }
 
   static uint64_t mixed(uint64_t hash, int64_t value) {
@@ -324,21 +419,75 @@ class Search {
   void add_answer(const Answer& answer) {
     const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
                                      [](const FoundStage& stage) { return stage.ranks.empty(); });
-    if (placed) add(Chain{answer.stages});
-    add_shapes({shape_of(answer.stages)});
+    if (placed == q_.inputs.placed()) add(Chain{answer.stages});
+    if (q_.inputs.levels.size() > 1) {
+      add_several_times(shape_of(answer.stages));
+    } else {
+      add_shapes({shape_of(answer.stages)});
+    }
   }
 
-  /// Prices what is likeliest of what waits. False if nothing does.
+  /// Prices what is likeliest of what waits; kinds of which many were priced in vain come later. False if
+  /// nothing waits.
   bool price_next() {
-    if (waiting_.empty()) return false;
-    const Waiting waiting = std::move(waiting_.begin()->second);
-    waiting_.erase(waiting_.begin());
-    if (waiting.floor >= best() * (1 - kGain)) return true;
+    std::multimap<double, Waiting>* queue = nullptr;
+    double least = kInfeasible;
+    for (auto& [kind, waiting] : waiting_) {
+      if (waiting.empty()) continue;
+      const double seconds = waiting.begin()->first * slower(kind);
+      if (queue != nullptr && seconds >= least) continue;
+      queue = &waiting;
+      least = seconds;
+    }
+    if (!again_.empty() && again_.begin()->first < least) queue = &again_;
+    if (queue == nullptr) return false;
+    const Waiting waiting = std::move(queue->begin()->second);
+    queue->erase(queue->begin());
+    price(waiting);
+    return true;
+  }
+
+  /// False if it was not worth while.
+  bool price(const Waiting& waiting) {
+    if (waiting.floor >= best() * (1 - kGain)) return false;
     const double before = best();
-    if (const auto price = evaluator_.price(waiting.chain, waiting.floor, before * (1 - kGain))) {
+    if (waiting.again && waiting.likely >= kNearBest * before) return false;
+    // What is likely is mostly the pace of one stage or link: where several that have it take longer, so do
+    // all.
+    const std::pair alike(waiting.chain.stages.size(),
+                          std::llround(std::log(waiting.likely) / kAlike) * (waiting.again ? -1 : 1));
+    int& alike_in_vain = alike_in_vain_[alike];
+    if (!few_ && alike_in_vain >= (waiting.again ? 1 : kVainAlike)) {
+      if (!waiting.again) left_out_.push_back(waiting);
+      return false;
+    }
+    const auto price =
+        evaluator_.price(waiting.chain, waiting.floor, waiting.again ? waiting.likely : before * (1 - kGain));
+    if (price && !waiting.again && price->seconds > waiting.floor * kAboveFloor &&
+        price->seconds < kNearBest * before && q_.inputs.placed())
+      again_.emplace(std::sqrt(price->seconds * waiting.floor),
+                     Waiting{waiting.chain, waiting.floor, price->seconds, true});
+    alike_in_vain = price && price->seconds < before * (1 - kStep) ? 0 : alike_in_vain + 1;
+    if (!waiting.again) {
+      double& in_vain = in_vain_[kind_of(waiting.chain)];
+      in_vain = price && price->seconds < before * (1 - kStep) ? 0 : in_vain + 1;
+    }
+    if (price) {
       keep({waiting.chain, price->depths, price->seconds});
       gained_ = best() < before * (1 - kStep);
     }
+    return true;
+  }
+
+  /// What was likely to take as long as others did in vain waits once more. False if nothing was left out.
+  bool price_left_out() {
+    if (left_out_.empty()) return false;
+    alike_in_vain_.clear();
+    for (Waiting& waiting : left_out_) {
+      const Kind kind = kind_of(waiting.chain);
+      waiting_[kind].emplace(waiting.likely, std::move(waiting));
+    }
+    left_out_.clear();
     return true;
   }
 
@@ -363,6 +512,7 @@ class Search {
   const double effort_;
   const bool begins_with_known_;
   const bool recompute_is_a_choice_;
+  const bool depth_by_devices_;  // of all stages, by how many there are behind the first
   const double most_spent_;
   double spent_ = 0;
   double gained_at_ = 0;  // what was spent by the last gain that counts
@@ -371,7 +521,14 @@ class Search {
   bool few_ = false;                             // chains, which are all tried
   std::unordered_set<uint64_t> seen_, started_;  // chains, by a hash of what tells them apart
   std::unordered_set<uint64_t> seen_shapes_, alike_;
-  std::multimap<double, Waiting> waiting_;               // by what is likely
+  std::map<Kind, std::multimap<double, Waiting>> waiting_;   // by what is likely
+  std::map<Kind, double> in_vain_;                           // priced since the last gain
+  std::map<std::pair<size_t, int64_t>, int> alike_in_vain_;  // by stages and what was likely
+  std::vector<Waiting> left_out_;                            // for these
+  std::multimap<double, Waiting> near_start_;            // neighbours of the last start, by what is likely
+  int vain_near_start_ = 0;                              // of these, priced
+  bool moving_ = false;                                  // what is added is beside the start
+  std::multimap<double, Waiting> again_;                 // by what they may come to
   std::map<Kind, std::multimap<double, Chain>> beside_;  // by what is likely: not better, but near
   std::map<Kind, int64_t> starts_;                       // of moves
   std::vector<SolvedChain> priced_;                      // fastest first

@@ -1,5 +1,4 @@
-// The fastest chain of stages on devices that differ, as far as a search of counted work finds it. On equal
-// devices that is the pool's (pool.h).
+// The fastest chain of stages as it runs, as far as a search of counted work finds it.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +18,13 @@ struct SolvedChain {
 };
 
 /// The fastest of the seeds (`known`, which a caller has from exact searches; data parallelism on each number
-/// of devices; chains along several rows of the devices (row_seeds.h); the best on equal devices for several
-/// numbers of stages, bandwidths and depths; all shapes where these are few) and of what moves from the best
-/// of each kind lead to. Chains go by what is likely, and none whose floor is above the best is priced. The
-/// search ends where nothing is left to try, near `bound_seconds`, or with the work that request.effort
-/// allows. Nothing if nothing fits, or takes less than request.most_seconds. For training with minibatches
-/// that overlap and a stage on each rank. The same for the same input. Borrows question and request.
+/// of devices; the best by the formula for several numbers of stages, bandwidths and depths (seeds.h); chains
+/// along several rows of the devices (row_seeds.h); all shapes where these are few) and of what moves
+/// (neighbours.h) from the best of each kind lead to. Chains go by what is likely, and none whose floor is
+/// above the best is priced. The search ends where nothing is left to try, near `bound_seconds`, or with the
+/// work that request.effort allows. Nothing if nothing fits, or takes less than request.most_seconds. For
+/// training with minibatches that overlap and a stage on each rank. The same for the same input. Borrows
+/// question and request.
 std::optional<SolvedChain> solve(const Question& question, const PlanRequest& request,
                                  const std::vector<Answer>& known, double bound_seconds);
 

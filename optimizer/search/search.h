@@ -46,8 +46,7 @@ struct Question {
   /// such end.
   int64_t interval = 0;
   bool whole_interval = false;  ///< all of them are: gpipe
-  /// What is demanded of stages (search/demands.h), for the pool of plans alone: search() does not look at
-  /// it.
+  /// What is demanded of stages (search/demands.h), for solve() alone: search() does not look at it.
   const StagePlaces* places = nullptr;
 };
 

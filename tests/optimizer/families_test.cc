@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/cost/tied.h"
@@ -13,7 +14,6 @@
 #include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/run_rules.h"
-#include "optimizer/search/thin_stages.h"
 #include "runtime/schedule/plan_check.h"
 #include "tests/optimizer/random_profile.h"
 
@@ -184,6 +184,35 @@ std::vector<FoundStage> stages_of(const Plan& plan, const States& states, const 
     from = to;
   }
   return stages;
+}
+
+/// The ways to join a stage that computes less than its messages take to a neighbour: on all devices of both
+/// or, where devices are alike, on fewer.
+std::vector<std::vector<FoundStage>> with_thin_stage_joined(const std::vector<FoundStage>& stages,
+                                                            const Question& q) {
+  const auto thin = [&](const FoundStage& stage) {
+    return computes_less_than_messages(load_between(*q.states, stage.from, stage.to), q.inputs);
+  };
+  std::vector<std::vector<FoundStage>> ways;
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    const FoundStage &first = stages[s], &second = stages[s + 1];
+    if (!thin(first) && !thin(second)) continue;
+    const int64_t all = first.replicas + second.replicas;
+    std::set<int64_t> replicas = {all};
+    if (first.ranks.empty()) replicas.insert({all - 1, std::max(first.replicas, second.replicas)});
+    for (const int64_t count : replicas) {
+      FoundStage joined{first.from, second.to, count};
+      joined.recompute = first.recompute || second.recompute;
+      joined.ranks = first.ranks;
+      joined.ranks.insert(joined.ranks.end(), second.ranks.begin(), second.ranks.end());
+      std::sort(joined.ranks.begin(), joined.ranks.end());
+      std::vector<FoundStage> way(stages.begin(), stages.begin() + static_cast<std::ptrdiff_t>(s));
+      way.push_back(joined);
+      way.insert(way.end(), stages.begin() + static_cast<std::ptrdiff_t>(s) + 2, stages.end());
+      ways.push_back(std::move(way));
+    }
+  }
+  return ways;
 }
 
 TEST_CASE("no stage computes less than its messages take where that can be had for nothing") {

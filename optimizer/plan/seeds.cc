@@ -1,4 +1,4 @@
-#include "optimizer/plan/pool_seeds.h"
+#include "optimizer/plan/seeds.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-// Where the pool of plans (pool.h) begins: shapes that the searches find, or all of them where these are few.
+// Where solve() (solve.h) begins: shapes that the searches find, or all of them where these are few.
 #pragma once
 
 #include <cstdint>
