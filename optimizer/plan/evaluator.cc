@@ -17,6 +17,7 @@ namespace pipewright {
 namespace {
 
 constexpr double kPaceProof = 1e-3;
+constexpr double kShortest = 1e-12;          // seconds, where nothing takes any
 constexpr double kLongerPaces[] = {1.3, 2};  // than the fastest pace
 // Where all the depth there is room for takes so much more than is of use, no depths are of use.
 constexpr double kHopeless = 1.05;
@@ -105,7 +106,7 @@ std::vector<Chain> Evaluator::recomputing(Chain chain) const {
   for (FoundStage& stage : chain.stages) stage.recompute = q_.recompute == Recompute::kAlways;
   if (q_.memory_bytes == 0) return {chain};
   const std::vector<StageRoom> rooms = rooms_of(chain);
-  double slowest = 0, fastest = 0;
+  double slowest = kShortest, fastest = kShortest;
   for (const StageRoom& room : rooms) {
     fastest = std::max(fastest, room.busy[0]);
     slowest += 2 * (room.trip[1] + room.between) + room.busy[1];
@@ -219,12 +220,18 @@ void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::
                               const std::vector<StageLoad>& loads, NetworkPace* pace) const {
   // A stage runs no further ahead than those before it (usable_in_flight()).
   std::vector<int64_t> most;
-  int64_t ahead = kMostInFlight;
+  int64_t ahead = kMostInFlight * kMostInFlight;  // of none: before the first stage there is no other
   for (size_t s = 0; s < loads.size(); ++s) {
-    const int64_t replicas = stages[s].replicas;
-    const int64_t room = coupled_ ? std::min(kMostInFlight, 1 + ahead / replicas) : kMostInFlight;
-    most.push_back(in_flight_that_fits(loads[s], replicas, room, memories[s], q_.inputs));
-    if (!loads[s].frozen) ahead = (most.back() - 1) * replicas;
+    // Minibatches of a turn for one of the busiest replica's, as StageTurns::run_ahead() has it, which may be
+    // less where shares are uneven, and so leave room for one more.
+    const std::vector<int64_t>& shares = stages[s].shares;
+    const int64_t turn = stages[s].round();
+    const int64_t largest = shares.empty() ? 1 : *std::max_element(shares.begin(), shares.end());
+    const int64_t room = 1 + ahead * largest / turn + (shares.empty() ? 0 : 1);
+    most.push_back(in_flight_that_fits(loads[s], stages[s].replicas,
+                                       coupled_ ? std::min(kMostInFlight, room) : kMostInFlight, memories[s],
+                                       q_.inputs));
+    if (!loads[s].frozen) ahead = (most.back() - 1) * turn / largest;
   }
   const double busy = pace->floor_seconds;
   double trip = 0;  // of a minibatch from the stage on, there and back
