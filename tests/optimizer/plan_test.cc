@@ -240,6 +240,77 @@ class EveryChain {
   double fastest_ = kInfeasible;
 };
 
+/// Stages along random cuts, with random replicas, on devices in a random order.
+Chain random_chain(std::mt19937& random, const Question& q) {
+  Chain chain;
+  std::vector<int64_t> order(static_cast<size_t>(q.devices));
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::shuffle(order.begin(), order.end(), random);
+  auto next = order.begin();
+  for (int from = 0; from != q.states->last();) {
+    const auto left = static_cast<int64_t>(order.end() - next);
+    const auto& after = q.states->after(from);
+    const bool ends = left == 1 || pick(random, 0, 3) == 0;
+    const int to =
+        ends ? q.states->last() : after[static_cast<size_t>(pick(random, 0, std::ssize(after) - 1))];
+    FoundStage stage{from, to, pick(random, 1, to == q.states->last() ? left : left - 1)};
+    if (q.inputs.placed()) stage.ranks.assign(next, next + stage.replicas);
+    std::sort(stage.ranks.begin(), stage.ranks.end());
+    next += stage.replicas;
+    chain.stages.push_back(std::move(stage));
+    from = to;
+  }
+  return chain;
+}
+
+TEST_CASE("No chain is priced below its floor, with little memory, on equal devices and on others") {
+  struct Kind {
+    const char *schedule, *weights;
+  };
+  constexpr Kind kKinds[] = {
+      {"1f1b", "stash"}, {"1f1b", "2bw"}, {"1f1b-flush", ""}, {"gpipe", ""}, {"zb-h1", ""}};
+  std::mt19937 random(45);
+  int64_t priced = 0, uneven = 0;
+  for (int c = 0; c < (testing::is_long() ? 4000 : 200); ++c) {
+    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 3, 6)), true, 50);
+    Topology topology = random_topology(random);
+    if (c % 2 == 1) topology = with_devices_that_differ(random, topology);
+    PlanRequest request;
+    request.schedule = kKinds[c % 5].schedule;
+    request.weights = kKinds[c % 5].weights;
+    const PlanRequest rules = with_run_rules(request, topology.device_count());
+    const Dataflow flow(profile, {}, ties_of(rules));
+    const States states = enumerate_states(flow, true);
+    Question question;
+    question.states = &states;
+    question.inputs = requested_cost_inputs(profile, topology, rules);
+    question.devices = topology.device_count();
+    question.recompute = Recompute::kWhereNeeded;
+    search_by_rules(rules, &question);
+    // Room for some minibatches of a part of the model.
+    StageLoad all = load_between(states, 0, states.last());
+    all.workspace = workspace_between(states, 0, states.last());
+    question.memory_bytes = stage_memory(all, 1, 1, question.inputs).total_bytes() * pick(random, 3, 30) / 10;
+    for (int64_t& memory : question.inputs.memories)
+      if (memory > 0) memory = question.memory_bytes;
+    Evaluator evaluator(question, rules);
+    for (int i = 0; i < 20; ++i) {
+      std::vector<Chain> ways = evaluator.recomputing(random_chain(random, question));
+      if (ways.empty()) continue;
+      Chain chain = ways[static_cast<size_t>(pick(random, 0, std::ssize(ways) - 1))];
+      const double floor = evaluator.floor(&chain).floor_seconds;
+      const auto price = evaluator.price(chain, 0, kInfeasible);
+      if (!price) continue;
+      ++priced;
+      for (const FoundStage& stage : chain.stages) uneven += stage.shares.empty() ? 0 : 1;
+      CAPTURE(c, i, request.schedule, request.weights, chain.stages.size());
+      CHECK(floor <= price->seconds * (1 + 1e-9));
+    }
+  }
+  CHECK(priced > 1000);
+  CHECK(uneven > 50);
+}
+
 TEST_CASE("On devices that differ the plan is as fast as the fastest of all") {
   std::mt19937 random(16);
   int64_t cases = 0, slower = 0;
