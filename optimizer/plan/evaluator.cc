@@ -47,7 +47,10 @@ int64_t Evaluator::needed_depth(const FoundStage& stage) const {
 
 std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const {
   Chain keeping = chain;
-  for (FoundStage& stage : keeping.stages) stage.recompute = false;
+  for (FoundStage& stage : keeping.stages) {
+    stage.recompute = false;
+    stage.shares.clear();
+  }
   const std::vector<StageLoad> loads = facts_.loads(keeping);
   const NetworkPace pace = pace_of(keeping, loads);
   std::vector<StageRoom> rooms;

@@ -408,7 +408,10 @@ std::vector<Chain> with_devices_moved(const Question& q, const Chain& from) {
   const auto add = [&](const std::vector<Ranks>& ways) {
     for (const Ranks& ranks : ways) {
       Chain chain = from.placed_on(ranks);
-      for (FoundStage& stage : chain.stages) stage.replicas = static_cast<int64_t>(stage.ranks.size());
+      for (FoundStage& stage : chain.stages) {
+        stage.replicas = static_cast<int64_t>(stage.ranks.size());
+        stage.shares.clear();  // other devices have others
+      }
       if (chain.allowed_by(q)) found.push_back(std::move(chain));
     }
   };

@@ -21,7 +21,8 @@ std::vector<Chain> chains_of(const Question& question, const Shape& shape);
 std::vector<Shape> shapes_beside(const Question& question, const Chain& from);
 /// A shape on devices in the order of a chain's; those that it left idle come last.
 Chain placed_like(const Shape& shape, const Chain& from);
-/// The same stages, two of whose devices have changed places, or one of which has gone to another stage.
+/// The same stages, two of whose devices have changed places, or one of which has gone to another stage;
+/// without shares.
 std::vector<Chain> with_devices_moved(const Question& question, const Chain& from);
 
 }  // namespace pipewright

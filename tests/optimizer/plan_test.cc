@@ -12,6 +12,7 @@
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluator.h"
 #include "optimizer/plan/memory_check.h"
+#include "optimizer/plan/neighbours.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/replan.h"
 #include "optimizer/plan/run_rules.h"
@@ -305,6 +306,11 @@ TEST_CASE("No chain is priced below its floor, with little memory, on equal devi
       for (const FoundStage& stage : chain.stages) uneven += stage.shares.empty() ? 0 : 1;
       CAPTURE(c, i, request.schedule, request.weights, chain.stages.size());
       CHECK(floor <= price->seconds * (1 + 1e-9));
+      // What moves lead to is such a chain again, whatever shares it had.
+      for (Chain& moved : with_devices_moved(question, chain))
+        for (Chain& way : evaluator.recomputing(std::move(moved)))
+          CHECK(std::all_of(way.stages.begin(), way.stages.end(),
+                            [](const FoundStage& stage) { return stage.shares.empty(); }));
     }
   }
   CHECK(priced > 1000);
