@@ -205,6 +205,14 @@ void set_launched(const PassSeconds& launch, const PassSeconds& gaps,
   load->backward_seconds = launched.backward_seconds;
 }
 
+void CostInputs::forget_devices() {
+  levels.clear();
+  speeds.clear();
+  classes.clear();
+  paces.clear();
+  memories.clear();
+}
+
 bool CostInputs::same_kind(int64_t a, int64_t b) const {
   const auto same = [&](const auto& values) {
     return values.empty() || values[static_cast<size_t>(a)] == values[static_cast<size_t>(b)];

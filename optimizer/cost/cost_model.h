@@ -153,6 +153,8 @@ struct CostInputs {
 
   /// Each device has a link of its own to all others.
   bool own_links() const { return levels.empty() || (levels.size() == 1 && !levels[0].shared); }
+  /// As on one level of equal devices, of level 0's bandwidth.
+  void forget_devices();
   bool placed() const { return !levels.empty() || devices_differ(); }
   bool devices_differ() const { return !speeds.empty() || !memories.empty(); }
   /// Whether no price tells the two devices apart, but for where they are.

@@ -13,13 +13,6 @@ double message_seconds(double bytes, const CostInputs& inputs) {
   return message_seconds(bytes, inputs.latency_seconds, inputs.bandwidth_bytes_per_second);
 }
 
-bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
-  double messages = 0;
-  if (!load.first) messages += message_seconds(static_cast<double>(load.in_bytes), inputs);
-  if (!load.last) messages += message_seconds(static_cast<double>(load.out_bytes), inputs);
-  return load.compute_seconds() < messages;
-}
-
 double exchanged_bytes(const StageLoad& load, const CostInputs& inputs) {
   return inputs.exchange_factor * static_cast<double>(load.trainable_bytes);
 }

@@ -12,8 +12,6 @@ namespace pipewright {
 
 /// Seconds of one message of `bytes`.
 double message_seconds(double bytes, const CostInputs& inputs);
-/// Of one minibatch on the innermost links, messages one way.
-bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs);
 /// Of gradients in a sum over replicas, as many as take so long on a link by themselves, by the rate that
 /// searches have.
 double exchanged_bytes(const StageLoad& load, const CostInputs& inputs);

@@ -1,10 +1,8 @@
 #include "optimizer/plan/chain.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
-#include "graph/limits.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/run_rules.h"

@@ -16,9 +16,13 @@ namespace {
 /// Bounds are lower by this part, for sums in another order.
 constexpr double kBoundRounding = 1e-9;
 
+bool overlaps_on_equal_devices(const Question& q, const PlanRequest& request) {
+  return runs_overlapping(q, request) && !q.inputs.devices_differ();
+}
+
 /// Minibatches come to the replicas one by one in turn, and no update waits for all of them.
 bool in_turn(const Question& q, const PlanRequest& request) {
-  return runs_overlapping(q, request) && !q.inputs.devices_differ() && !drains(request) &&
+  return overlaps_on_equal_devices(q, request) && !drains(request) &&
          !weight_rule_facts(request.weights).needs_equal_turns();
 }
 
@@ -57,8 +61,7 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
   // Of cuts that are no use to the best of all some may be of use to the best of several stages.
   const bool formula_has_it = !q.inputs.placed() && q.memory_bytes == 0 && q.least_stages == 1 &&
                               q.inputs.minibatches_per_update == 0;
-  if (runs_overlapping(q, request) && !q.inputs.devices_differ() && !q.single_stage && exact &&
-      !formula_has_it) {
+  if (overlaps_on_equal_devices(q, request) && !q.single_stage && exact && !formula_has_it) {
     Question roomy = q;
     roomy.least_stages = 1;
     roomy.replicated = false;
@@ -66,8 +69,7 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
     return std::max(shared, least_period_anywhere(roomy));
   }
   // solve() has plans that are less deep than the search keeps room for.
-  const bool shallower =
-      q.memory_bytes > 0 && !q.single_stage && runs_overlapping(q, request) && !q.inputs.devices_differ();
+  const bool shallower = q.memory_bytes > 0 && !q.single_stage && overlaps_on_equal_devices(q, request);
   if (shallower && !drains(request) && !in_turn(q, request)) return shared;
   if (q.inputs.placed()) {
     if (!exact) return shared;

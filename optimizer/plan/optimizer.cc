@@ -219,11 +219,7 @@ std::vector<Answer> Planning::answers_on_unequal_devices() const {
   add(request_.effort < 1 && !request_.demands.any() ? near_answer_to(question_) : answer_to(question_));
   if (!drains() && !request_.demands.any() && !question_.all_devices) return found;
   Question equal = question_;
-  equal.inputs.levels.clear();
-  equal.inputs.speeds.clear();
-  equal.inputs.classes.clear();
-  equal.inputs.paces.clear();
-  equal.inputs.memories.clear();
+  equal.inputs.forget_devices();
   for (const TopologyLevel& level : question_.inputs.levels) {
     equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
     // Not all have as little memory as the smallest.

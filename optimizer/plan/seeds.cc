@@ -92,11 +92,7 @@ std::vector<Question> on_one_level(const Question& question, bool brief) {
   for (const int64_t devices : counts) {
     for (const double bandwidth : bandwidths) {
       Question q = question;
-      q.inputs.levels.clear();
-      q.inputs.speeds.clear();
-      q.inputs.classes.clear();
-      q.inputs.paces.clear();
-      q.inputs.memories.clear();
+      q.inputs.forget_devices();
       q.inputs.bandwidth_bytes_per_second = bandwidth;
       q.inputs.latency_seconds = levels.back().latency_seconds;
       q.devices = devices;

@@ -333,19 +333,17 @@ class Search {
     }
   }
 
-  /// False if it was there before.
-  bool wait(Chain chain) {
-    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return false;
+  void wait(Chain chain) {
+    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
     const NetworkPace pace = evaluator_.floor(&chain);
     spent_ += kFloorSpent;
-    if (q_.inputs.devices_differ() && !alike_.insert(hash_of_alike(chain, pace)).second) return true;
+    if (q_.inputs.devices_differ() && !alike_.insert(hash_of_alike(chain, pace)).second) return;
     if (pace.floor_seconds < best() * (1 - kGain)) {
       auto& queue = moving_ ? near_start_ : waiting_[kind_of(chain)];
       queue.emplace(pace.likely_seconds, Waiting{std::move(chain), pace.floor_seconds, pace.likely_seconds});
     } else if (pace.likely_seconds < kBeside * best()) {
       keep_beside(pace.likely_seconds, std::move(chain));
     }
-    return true;
   }
 
   void add_shapes(const std::vector<Shape>& shapes) {

@@ -204,11 +204,7 @@ std::optional<Answer> search_least_memory(const Question& question) {
   Question q = question;
   q.memory_bytes = 0;
   // Memory does not depend on where a stage is.
-  q.inputs.levels.clear();
-  q.inputs.speeds.clear();
-  q.inputs.classes.clear();
-  q.inputs.paces.clear();
-  q.inputs.memories.clear();
+  q.inputs.forget_devices();
   std::optional<Answer> best = any_answer(q);
   if (!best) return best;
   int64_t high = fullest_stage(q, *best).memory.total_bytes();

@@ -186,6 +186,14 @@ std::vector<FoundStage> stages_of(const Plan& plan, const States& states, const 
   return stages;
 }
 
+/// Of one minibatch on the innermost links, messages one way.
+bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs) {
+  double messages = 0;
+  if (!load.first) messages += message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.last) messages += message_seconds(static_cast<double>(load.out_bytes), inputs);
+  return load.compute_seconds() < messages;
+}
+
 /// The ways to join a stage that computes less than its messages take to a neighbour: on all devices of both
 /// or, where devices are alike, on fewer.
 std::vector<std::vector<FoundStage>> with_thin_stage_joined(const std::vector<FoundStage>& stages,
