@@ -1,6 +1,7 @@
 #include "optimizer/cost/levels.h"
 
 #include <algorithm>
+#include <map>
 
 #include "optimizer/cost/stage_times.h"
 
@@ -35,6 +36,25 @@ int LevelCosts::level_between(int64_t a, int64_t b) const {
 double LevelCosts::exchange_seconds_per_byte(int64_t replicas, double slowest_link) const {
   return std::max(slowest_link,
                   all_reduce_link_seconds(1, crossing_part(1, replicas), inputs_.bandwidth_bytes_per_second));
+}
+
+double LevelCosts::exchange_seconds_per_byte(const std::vector<int64_t>& ranks, double slower) const {
+  const auto replicas = static_cast<int64_t>(ranks.size());
+  double slowest = 0;
+  for (const GroupLink& link : links_) {
+    std::map<int64_t, double> crossing;  // by group
+    const auto add = [&](int64_t members) {
+      std::map<int64_t, int64_t> counts;
+      for (const int64_t rank : ranks) ++counts[rank / members];
+      for (const auto& [member, count] : counts)
+        crossing[member * members / link.group] += crossing_part(count, replicas);
+    };
+    add(link.group);
+    if (link.shared) add(link.member);
+    for (const auto& [group, part] : crossing)
+      slowest = std::max(slowest, slower * exchange_link_seconds_per_byte(link, part));
+  }
+  return exchange_seconds_per_byte(replicas, slowest);
 }
 
 double LevelCosts::exchange_latency_seconds(int level) const {

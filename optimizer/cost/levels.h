@@ -1,6 +1,6 @@
 // What a stage costs where its replicas are: devices under several levels of links, shared or not, and
-// devices of different speed. docs/cost-model.md, "Levels", has the formulas. The search prices stretches of
-// devices in closed form, placed.h the ranks of a plan one by one; both ask here.
+// devices of different speed. docs/cost-model.md, "Levels", has the formulas. Rows of devices
+// (optimizer/plan/row_seeds.h) and prices of plans, rank by rank (placed.h), ask here.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,9 @@ class LevelCosts {
   /// One exchange of gradients, of two replicas or more: seconds for a byte, beside its latency.
   /// `slowest_link`: of the links in common (exchange_link_seconds_per_byte).
   double exchange_seconds_per_byte(int64_t replicas, double slowest_link) const;
+  /// The same for replicas on these devices, as if nothing else were on the links in common, which are taken
+  /// to be so many times as slow.
+  double exchange_seconds_per_byte(const std::vector<int64_t>& ranks, double slower = 1) const;
   double exchange_latency_seconds(int level) const;  ///< `level`: highest that the stage spans
   /// What one exchange takes on one of the links, for a byte: `crossing` is crossing_part() of the group and,
   /// where the link is shared, of its members too.

@@ -23,7 +23,7 @@ void fail_demands(const Question& q, const PlanRequest& request, const std::vect
                   const std::string& ties) {
   Question roomy = q;
   roomy.memory_bytes = 0;
-  roomy.inputs.memories.clear();
+  roomy.inputs.forget_devices();
   if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
     throw MemoryError("no plan with the stages demanded fits " +
                           memory_text(q.memory_bytes, q.inputs.memories) + " of memory on each device",

@@ -1,6 +1,7 @@
 #include "optimizer/plan/inference_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
@@ -10,8 +11,13 @@
 #include "graph/strategies.h"
 #include "graph/units.h"
 #include "optimizer/cost/frozen_profile.h"
+#include "optimizer/cost/levels.h"
 #include "optimizer/cost/placed.h"
+#include "optimizer/cost/stage_memory.h"
+#include "optimizer/plan/chain.h"
 #include "optimizer/plan/found_plan.h"
+#include "optimizer/plan/neighbours.h"
+#include "optimizer/plan/seeds.h"
 #include "optimizer/price/plan_cost.h"
 #include "optimizer/search/inference.h"
 #include "runtime/schedule/schedule.h"
@@ -19,18 +25,118 @@
 namespace pipewright {
 namespace {
 
+constexpr double kSameLatency = 1e-9, kSamePeriod = 1e-9;
+
+/// Where it matters which devices run a stage: local search over chains, each priced where it stands. It
+/// begins with what is best as if all links were like one level's.
+class PlacedInference {
+ public:
+  PlacedInference(const Question& question, double period_seconds)
+      : q_(forward_only(question)), period_seconds_(period_seconds) {}
+
+  std::optional<InferenceAnswer> best() {
+    seed();
+    while (improved()) {
+    }
+    if (best_.late > 0) return std::nullopt;
+    return InferenceAnswer{{best_.chain.stages, best_.period_seconds, best_.chain.devices()},
+                           best_.latency_seconds};
+  }
+
+ private:
+  struct Found {
+    Chain chain;
+    double late = kInfeasible;  // so much of the period is missing
+    double latency_seconds = kInfeasible;
+    double period_seconds = 0;
+    bool better_than(const Found& other) const {
+      if (late != other.late) return late < other.late;
+      if (std::abs(latency_seconds - other.latency_seconds) > kSameLatency * latency_seconds)
+        return latency_seconds < other.latency_seconds;
+      return chain.devices() < other.chain.devices();
+    }
+  };
+
+  static Question forward_only(Question q) {
+    q.inputs.forward_only = true;
+    q.recompute = Recompute::kNever;
+    return q;
+  }
+
+  void seed() {
+    if (const auto every = every_shape(q_, kInfeasible)) return consider(*every);
+    consider(single_stages(q_));
+    consider(even_shapes(q_));
+    Question equal = q_;
+    equal.inputs.forget_devices();
+    for (const TopologyLevel& level : q_.inputs.levels) {
+      equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
+      equal.inputs.latency_seconds = level.latency_seconds;
+      for (const double longer : {1.0, 1.5, 3.0})
+        if (const auto found = search_inference(equal, longer * period_seconds_))
+          consider({shape_of(found->answer.stages)});
+    }
+  }
+
+  bool improved() {
+    if (best_.chain.stages.empty()) return false;
+    const Found from = best_;
+    for (const Shape& shape : shapes_beside(q_, from.chain)) {
+      consider(placed_like(shape, from.chain));
+      consider({shape});
+    }
+    for (Chain& chain : with_devices_moved(q_, from.chain)) consider(std::move(chain));
+    return best_.better_than(from);
+  }
+
+  void consider(const std::vector<Shape>& shapes) {
+    for (const Shape& shape : shapes)
+      for (Chain& chain : chains_of(q_, shape)) consider(std::move(chain));
+  }
+
+  void consider(Chain chain) {
+    if (!chain.allowed_by(q_)) return;
+    std::vector<StageLoad> loads;
+    std::vector<Stage> stages;
+    for (FoundStage& found : chain.stages) {
+      StageLoad load = load_between(*q_.states, found.from, found.to);
+      load.workspace = workspace_between(*q_.states, found.from, found.to);
+      const int64_t limit = memory_limit_bytes(q_.inputs, q_.memory_bytes, found.ranks);
+      if (limit > 0 && inference_memory_bytes(load) > limit) return;
+      if (!q_.inputs.speeds.empty()) {
+        std::vector<double> seconds;
+        for (const int64_t rank : found.ranks) seconds.push_back(compute_seconds_on(load, q_.inputs, rank));
+        found.shares = best_shares(seconds);
+      }
+      Stage& stage = stages.emplace_back();
+      stage.ranks = found.ranks;
+      stage.shares = found.shares;
+      loads.push_back(std::move(load));
+    }
+    const PlacedPrice price = price_placed(loads, stages, q_.inputs);
+    const double late = std::max(0.0, price.total_seconds() / period_seconds_ - 1);
+    Found found{std::move(chain), late > kSamePeriod ? late : 0, price.latency_seconds(),
+                price.total_seconds()};
+    if (found.better_than(best_)) best_ = std::move(found);
+  }
+
+  const Question q_;
+  const double period_seconds_;
+  Found best_;
+};
+
 /// The least period, to a percent, with which there is a plan for answering; nothing if there is none.
 std::optional<double> least_inference_period(const Question& question, double impossible) {
   double low = impossible;
   double high = 2 * low;
-  while (!search_inference(question, high)) {
+  while (!chain_for_inference(question, high)) {
     if (high > kMostSeconds) return std::nullopt;
     low = high;
     high *= 2;
   }
   while (high > 1.01 * low) {
     const double middle = low + (high - low) / 2;
-    (search_inference(question, middle) ? high : low) = middle;
+    (chain_for_inference(question, middle) ? high : low) = middle;
   }
   return high;
 }
@@ -53,6 +159,11 @@ Profile profile_of_answers(const Profile& profile) {
   return made;
 }
 
+std::optional<InferenceAnswer> chain_for_inference(const Question& question, double period_seconds) {
+  if (question.inputs.placed()) return PlacedInference(question, period_seconds).best();
+  return search_inference(question, period_seconds);
+}
+
 bool is_for_inference(const Plan& plan) { return plan.strategy == kInferenceStrategy; }
 
 void demand_training_plan(const Plan& plan) {
@@ -63,7 +174,7 @@ void demand_training_plan(const Plan& plan) {
 }
 
 Plan inference_plan(const Question& question, double period_seconds, const Dataflow& flow) {
-  const std::optional<InferenceAnswer> found = search_inference(question, period_seconds);
+  const std::optional<InferenceAnswer> found = chain_for_inference(question, period_seconds);
   if (!found) {
     const std::optional<double> least = least_inference_period(question, period_seconds);
     throw InfeasibleError(

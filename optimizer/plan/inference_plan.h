@@ -1,9 +1,11 @@
 // A plan for answering: forward only, of least latency with a minibatch every so often.
 #pragma once
 
+#include <optional>
+
 #include "graph/plan.h"
 #include "graph/profile.h"
-#include "optimizer/search/search.h"
+#include "optimizer/search/inference.h"
 
 namespace pipewright {
 
@@ -14,6 +16,10 @@ Profile profile_of_answers(const Profile& profile);
 bool is_for_inference(const Plan& plan);
 /// PlanError for one: its time, memory and depths are not those of training.
 void demand_training_plan(const Plan& plan);
+
+/// The chain of least latency with which a minibatch can enter every `period_seconds`: exact on one level of
+/// equal devices (search_inference()), elsewhere by local search. Nothing if none was found.
+std::optional<InferenceAnswer> chain_for_inference(const Question& question, double period_seconds);
 
 /// `flow` is of profile_of_answers(). The depths are those that keep such a pipeline full. InfeasibleError,
 /// with the least period that is possible, if there is none.

@@ -72,15 +72,12 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
   const bool shallower = q.memory_bytes > 0 && !q.single_stage && overlaps_on_equal_devices(q, request);
   if (shallower && !drains(request) && !in_turn(q, request)) return shared;
   if (q.inputs.placed()) {
-    if (!exact) return shared;
-    const bool rings = rings_take_less(q.inputs);
-    if (!drains(request) && !rings) return answer.bound_seconds;
-    if (request.effort < 1) return shared;
-    // The answer is but one of several candidates, and has the direct exchange of gradients.
+    if (!q.single_stage) return shared;
+    // The answer has the direct exchange of gradients.
     Question any = q;
-    if (rings) any.inputs.exchange_factor = 0;
+    if (rings_take_less(q.inputs)) any.inputs.exchange_factor = 0;
     const std::optional<Answer> found = search(any);
-    return found ? found->bound_seconds : shared;
+    return found ? found->period_seconds * (1 - kBoundRounding) : shared;
   }
   // On one level the search takes the exchange of update intervals for too long.
   if (q.inputs.minibatches_per_update > 0) return shared;

@@ -16,6 +16,7 @@ class Moves {
  public:
   Moves(const Question& q, Shape from) : q_(q), from_(std::move(from)) {
     left_ = q.devices - std::accumulate(from_.replicas.begin(), from_.replicas.end(), int64_t{0});
+    for (const int64_t count : from_.replicas) unit_ = std::gcd(unit_, count);
   }
 
   std::vector<Shape> all() {
@@ -53,7 +54,7 @@ class Moves {
     add(from_.cuts, changed);
     for (size_t to = 0; to < replicas.size(); ++to) {
       if (to == s) continue;
-      for (const int64_t moved : {int64_t{1}, replicas[s] / 2}) {
+      for (const int64_t moved : std::set<int64_t>{1, unit_, replicas[s] / 2}) {
         if (moved < 1 || moved >= replicas[s]) continue;
         changed = replicas;
         changed[s] -= moved;
@@ -71,14 +72,16 @@ class Moves {
       std::vector<int> moved = cuts;
       moved[s] = cut;
       add(moved, replicas);
-      // A device moves along with the work.
+      // Devices move along with the work.
       const size_t gains = cut > cuts[s] ? s - 1 : s;
       const size_t loses = cut > cuts[s] ? s : s - 1;
-      if (replicas[loses] < 2) continue;
-      std::vector<int64_t> changed = replicas;
-      ++changed[gains];
-      --changed[loses];
-      add(moved, changed);
+      for (const int64_t along : std::set<int64_t>{1, unit_}) {
+        if (replicas[loses] <= along) continue;
+        std::vector<int64_t> changed = replicas;
+        changed[gains] += along;
+        changed[loses] -= along;
+        add(moved, changed);
+      }
     }
   }
 
@@ -155,6 +158,7 @@ class Moves {
     const double all = work_before(*q_.states, cuts[s + 1]) - begin;
     std::set<int64_t> counts = {std::max<int64_t>(2, replicas[s]), most};
     if (left_ >= replicas[s]) counts.insert(2 * replicas[s]);  // as many again
+    if (left_ > 0) counts.insert(replicas[s] + left_);
     for (const int64_t devices : counts) {
       const std::set<int64_t> firsts = {1, devices / 2, devices - 1};
       for (const int64_t first : firsts) {
@@ -267,6 +271,7 @@ class Moves {
   const Question& q_;
   const Shape from_;
   int64_t left_ = 0;
+  int64_t unit_ = 0;  // what all numbers of replicas are multiples of: groups that run the same keep doing so
   std::vector<Shape> found_;
 };
 

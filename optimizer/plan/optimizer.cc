@@ -108,7 +108,6 @@ Question question_about(const Profile& profile, const Topology& topology, const 
   question.devices = topology.device_count();
   question.memory_bytes = memory_limit_bytes(topology);
   question.all_devices = request.use_all_devices;
-  question.devices_in_order = request.devices_in_order;
   question.recompute = row_named(recompute_choices(), "recompute", request.recompute).choice;
   return question;
 }
@@ -129,7 +128,7 @@ class Planning {
   Plan plan_of_search();
   Plan plan_by_solving();
   std::vector<Answer> known_answers();
-  std::vector<Answer> answers_on_unequal_devices() const;
+  std::vector<Answer> answers_as_on_one_level() const;
   bool drains() const { return pipewright::drains(request_); }
   /// What the demands leave to search for.
   std::optional<Answer> answer_to(const Question& question) const;
@@ -195,9 +194,7 @@ Plan Planning::plan_for_training() {
                           "");
   pinned_ = pinned_nodes(profile_, request_.demands);
   ties_ = flow_.copies ? "" : forbidden_cuts_text(profile_);
-  // Unequal devices in their order are another problem: it is soon solved.
-  solved_ = runs_overlapping(question_, request_) && !question_.single_stage &&
-            !(question_.inputs.devices_differ() && request_.devices_in_order);
+  solved_ = runs_overlapping(question_, request_) && !question_.single_stage;
   Plan plan = solved_ ? plan_by_solving() : plan_of_search();
   plan.strategy = request_.strategy;
   plan.profile_digest = measured_digest(profile_);
@@ -208,28 +205,29 @@ Plan Planning::plan_for_training() {
   return plan;
 }
 
-/// Where a search on unequal devices begins: the best by the period of stages on devices in a row; and, where
-/// demands, drained pipelines or the use of all devices leave few chains, the best as if all devices were
-/// like the profile's, on each level of links.
-std::vector<Answer> Planning::answers_on_unequal_devices() const {
+/// The best as if all devices were like the profile's, each with a link of its own like one of the levels'.
+std::vector<Answer> Planning::answers_as_on_one_level() const {
   std::vector<Answer> found;
-  const auto add = [&](std::optional<Answer> answer) {
-    if (answer) found.push_back(std::move(*answer));
-  };
-  add(request_.effort < 1 && !request_.demands.any() ? near_answer_to(question_) : answer_to(question_));
-  if (!drains() && !request_.demands.any() && !question_.all_devices) return found;
   Question equal = question_;
   equal.inputs.forget_devices();
-  for (const TopologyLevel& level : question_.inputs.levels) {
+  std::vector<TopologyLevel> levels = question_.inputs.levels;
+  if (levels.empty())
+    levels = {{question_.devices, question_.inputs.bandwidth_bytes_per_second,
+               question_.inputs.latency_seconds, false}};
+  for (const TopologyLevel& level : levels) {
     equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
+    equal.inputs.latency_seconds = level.latency_seconds;
     // Not all have as little memory as the smallest.
-    for (const int64_t memory : std::set<int64_t>{0, question_.memory_bytes}) {
+    std::set<int64_t> memories = {question_.memory_bytes};
+    if (question_.inputs.devices_differ()) memories.insert(0);
+    for (const int64_t memory : memories) {
       equal.memory_bytes = memory;
-      if (!drains()) {
-        add(answer_to(equal));
-        continue;
+      if (drains()) {
+        for (Answer& answer : candidates(equal, request_, pinned_, /*brief=*/true))
+          found.push_back(std::move(answer));
+      } else if (std::optional<Answer> answer = answer_to(equal)) {
+        found.push_back(std::move(*answer));
       }
-      for (Answer& answer : candidates(equal, request_, pinned_)) found.push_back(std::move(answer));
     }
   }
   return found;
@@ -240,8 +238,8 @@ std::vector<Answer> Planning::known_answers() {
   std::vector<Answer> known;
   if (begins_with_known(request_)) known = answers_of(*request_.known, question_, profile_);
   if (!known.empty()) return known;
-  if (question_.inputs.devices_differ()) return answers_on_unequal_devices();
-  if (drains()) return candidates(question_, request_, pinned_);
+  if (question_.inputs.placed()) return answers_as_on_one_level();
+  if (drains()) return candidates(question_, request_, pinned_, request_.effort < 1);
   if (std::optional<Answer> answer = first_answer()) known.push_back(std::move(*answer));
   return known;
 }
@@ -271,17 +269,17 @@ Plan Planning::plan_by_solving() {
   return *std::move(plan);
 }
 
-/// By the formula, where minibatches do not overlap, ranks have several stages, all is one stage, or unequal
-/// devices keep their order.
+/// By the formula, where minibatches do not overlap, ranks have several stages, or all is one stage.
 Plan Planning::plan_of_search() {
   widen();
   std::vector<Answer> answers;
   if (drains()) {
-    answers = candidates(question_, request_, pinned_);
+    answers = candidates(question_, request_, pinned_, request_.effort < 1);
     if (question_.recompute == Recompute::kWhereNeeded && question_.memory_bytes > 0) {
       Question keeping = question_;  // a stage may recompute for a depth that it turns out not to need
       keeping.recompute = Recompute::kNever;
-      for (Answer& answer : candidates(keeping, request_, pinned_)) answers.push_back(std::move(answer));
+      for (Answer& answer : candidates(keeping, request_, pinned_, request_.effort < 1))
+        answers.push_back(std::move(answer));
     }
   } else if (std::optional<Answer> answer = first_answer()) {
     answers.push_back(std::move(*answer));
@@ -310,7 +308,15 @@ Plan Planning::plan_of_search() {
 }
 
 std::optional<Answer> Planning::answer_to(const Question& question) const {
-  return request_.demands.any() ? search_with_demands(question, request_.demands, pinned_) : search(question);
+  if (!request_.demands.any()) return search(question);
+  Question equal = question;
+  equal.inputs.forget_devices();
+  std::optional<Answer> answer = search_with_demands(equal, request_.demands, pinned_);
+  if (!answer || !question.inputs.placed()) return answer;
+  int64_t next = 0;
+  for (FoundStage& stage : answer->stages)
+    for (int64_t replica = 0; replica < stage.replicas; ++replica) stage.ranks.push_back(next++);
+  return answer;
 }
 
 /// One stage, or stages of equal work, need no more cuts.
@@ -320,11 +326,8 @@ void Planning::widen() {
   if (wide_->answer) states_ = std::move(wide_->states);
 }
 
-/// The best by the formula, or near it where that would take long.
+/// The best by the formula.
 std::optional<Answer> Planning::first_answer() {
-  const bool slow = question_.inputs.placed() && !request_.demands.any() &&
-                    (request_.effort < 1 || (question_.memory_bytes > 0 && states_.size() > kNearCuts));
-  if (slow && (solved_ ? !question_.all_devices : question_.one_in_flight)) return near_answer_to(question_);
   return wide_ && !request_.demands.any() ? wide_->answer : answer_to(question_);
 }
 

@@ -20,10 +20,8 @@ struct PlanRequest {
   std::string strategy = "best";  ///< of searched_strategies(), graph/strategies.h
   int64_t optimizer_slots = 1;    ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
   bool use_all_devices = false;   ///< otherwise fewest devices is the second aim
-  /// Where devices differ: stages stand on them as the topology has them, not also the other way round.
-  bool devices_in_order = false;
-  StageDemands demands;  ///< of strategies other than "dp", and not with all devices
-  double effort = 1;     ///< how much of the time that planning may take for simulating candidates
+  StageDemands demands;           ///< of strategies other than "dp", and not with all devices
+  double effort = 1;              ///< how much of the time that planning may take for simulating candidates
   /// With less than all of the effort: plans to begin with in place of a search. Borrowed.
   const std::vector<Plan>* known = nullptr;
   /// What takes longer is of no interest: the search may end with an InfeasibleError where nothing is faster.

@@ -16,23 +16,22 @@
 #include "optimizer/plan/found_plan.h"
 #include "optimizer/plan/known_plans.h"
 #include "optimizer/plan/row_orders.h"
+#include "optimizer/plan/row_seeds.h"
 #include "optimizer/plan/run_rules.h"
-#include "optimizer/search/row_search.h"
 #include "runtime/schedule/turns.h"
 
 namespace pipewright {
 namespace {
 
-constexpr double kOfSearch = 0.5;       // of the work, for all searches along rows
-constexpr double kOfRoughSearch = 0.5;  // of that
-constexpr double kOfMoves = 0.6;        // of what is left, for local moves
-constexpr size_t kFewQuick = 8;         // plans
-constexpr double kSlower = 0.9;         // of the fastest device: counts as slow
+constexpr double kOfSearch = 0.4;  // of the work, for all searches along rows
+constexpr double kOfMoves = 0.45;  // of what is left, for local moves
+constexpr size_t kFewQuick = 9;    // plans
+constexpr double kSlower = 0.9;    // of the fastest device: counts as slow
 // Steps (counted_work.h), from measurements: to simulate a pair of stages that all have as many replicas, a
 // stage and a rank where they have not, with rounds of few minibatches and of many; to check the schedule,
 // for a rank; to choose depths, for three stages of a straight pipeline, or in simulations for each stage of
 // others.
-constexpr double kInStepSteps = 20, kShortRoundSteps = 300, kLongRoundSteps = 4000, kCheckSteps = 10000;
+constexpr double kInStepSteps = 20, kShortRoundSteps = 120, kLongRoundSteps = 4000, kCheckSteps = 5000;
 constexpr int64_t kLongRound = 64;
 constexpr double kStraightDepthSteps = 60, kDepthSimulations = 3;
 
@@ -49,21 +48,6 @@ States states_along(const Plan& in_force, const Dataflow& flow) {
     }
   }
   return states_of(flow, std::move(cuts));
-}
-
-/// With the devices renumbered: number k is `order[k]`.
-Question in_order(const Question& question, const RankOrder& order) {
-  Question q = question;
-  const auto at = [&](const auto& values) {
-    auto ordered = values;
-    for (size_t k = 0; k < ordered.size(); ++k) ordered[k] = values[static_cast<size_t>(order[k])];
-    return ordered;
-  };
-  q.inputs.speeds = at(question.inputs.speeds);
-  q.inputs.paces = at(question.inputs.paces);
-  q.inputs.classes = at(question.inputs.classes);
-  q.inputs.memories = at(question.inputs.memories);
-  return q;
 }
 
 class QuickPlanning {
@@ -98,10 +82,17 @@ class QuickPlanning {
     for (size_t i = 0, count = chains_.size(); i < count && moves.has(); ++i) {
       RankedChain better = chains_[i];
       chain_moves.improve(&better);
-      if (better.seconds < chains_[i].seconds) chains_.push_back(std::move(better));
+      if (better.seconds < chains_[i].seconds) add(std::move(better));
     }
     work_->spend(given - moves.left());
     sort();
+    // Replicas of unequal pace wait for each other, which the formula does not know: the fastest without any
+    // is among those that are simulated.
+    const auto straight = std::find_if(chains_.begin(), chains_.end(), [](const RankedChain& chain) {
+      return std::all_of(chain.stages.begin(), chain.stages.end(),
+                         [](const FoundStage& stage) { return stage.replicas == 1; });
+    });
+    if (straight != chains_.end()) std::rotate(chains_.begin(), straight, straight + 1);
     std::vector<Plan> plans;
     for (auto chain = chains_.begin(); chain != chains_.end() && plans.size() < kFewQuick; ++chain) {
       if (std::any_of(chains_.begin(), chain,
@@ -113,12 +104,25 @@ class QuickPlanning {
   }
 
  private:
-  static bool same(const RankedChain& a, const RankedChain& b) {
-    return a.seconds == b.seconds && std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(),
-                                                b.stages.end(), [](const FoundStage& x, const FoundStage& y) {
-                                                  return x.from == y.from && x.to == y.to &&
-                                                         x.ranks == y.ranks && x.recompute == y.recompute;
-                                                });
+  /// Of stages on ranks that no plan tells apart.
+  bool same(const RankedChain& a, const RankedChain& b) const {
+    const auto places = [&](const FoundStage& stage) {
+      std::vector<int64_t> kinds = stage.ranks;
+      for (int64_t& rank : kinds) {
+        if (topology_.levels.size() > 1) break;
+        int64_t kind = 0;
+        while (!question_.inputs.same_kind(kind, rank)) ++kind;
+        rank = kind;
+      }
+      std::sort(kinds.begin(), kinds.end());
+      return kinds;
+    };
+    return a.seconds == b.seconds &&
+           std::equal(a.stages.begin(), a.stages.end(), b.stages.begin(), b.stages.end(),
+                      [&](const FoundStage& x, const FoundStage& y) {
+                        return x.from == y.from && x.to == y.to && x.recompute == y.recompute &&
+                               x.ranks.size() == y.ranks.size() && places(x) == places(y);
+                      });
   }
   bool spend(double steps) {
     if (!work_->has(steps)) return false;
@@ -135,7 +139,11 @@ class QuickPlanning {
   }
 
   void add(RankedChain chain) {
-    if (chain.seconds < std::numeric_limits<double>::infinity()) chains_.push_back(std::move(chain));
+    const bool allowed = std::all_of(chain.stages.begin(), chain.stages.end(), [&](const FoundStage& stage) {
+      return stage.replicas <= question_.most_replicas;
+    });
+    if (allowed && chain.seconds < std::numeric_limits<double>::infinity())
+      chains_.push_back(std::move(chain));
   }
 
   void add_in_force() {
@@ -148,56 +156,42 @@ class QuickPlanning {
     }
   }
 
-  /// Roughly in all orders, then the best of these among all cuts.
+  /// Without replicas, then with a few and more of them, along each order.
   void search_rows() {
-    struct Row {
-      RankOrder order;
-      int64_t least_replicas;
-      double seconds;
-    };
     CountedWork work = part(kOfSearch);
     const double given = work.left();
     std::vector<RankOrder> orders = orders_of_ranks(topology_, in_force_);
     add_orders_by_pace(&orders);
-    std::vector<Row> rows;
-    for (int64_t least = 1; least <= question_.devices; least *= 2) {
+    RowSearch search(question_);
+    RowQuestion asked;
+    const auto along_all = [&] {
       for (const RankOrder& order : orders) {
-        if (work.left() < (1 - kOfRoughSearch) * given) break;
-        const std::optional<Answer> found = rough_row_answer(in_order(question_, order), least, &work);
-        if (found) rows.push_back({order, least, add_found(*found, order, &work)});
+        if (!work.has()) break;
+        asked.order = order;
+        for (Chain& found : search.chains(asked, &work)) add_found({std::move(found.stages)}, &work);
       }
-    }
-    std::stable_sort(rows.begin(), rows.end(),
-                     [](const Row& a, const Row& b) { return a.seconds < b.seconds; });
-    for (const Row& row : rows) {
-      if (!work.has()) break;
-      const std::optional<Answer> found =
-          row_answer(in_order(question_, row.order), row.least_replicas, row.seconds, &work);
-      if (found) add_found(*found, row.order, &work);
-    }
+    };
+    along_all();  // without replicas
+    asked.most_replicas = question_.devices;
+    for (; asked.least_replicas <= question_.devices; asked.least_replicas *= 2) along_all();
     work_->spend(given - work.left());
     sort();
   }
 
-  /// With the ranks that the numbers stand for, and all of them; what that takes.
-  double add_found(const Answer& found, const RankOrder& order, CountedWork* work) {
-    RankedChain chain{found.stages};
-    std::vector<bool> used(order.size());
+  /// With all ranks.
+  void add_found(RankedChain chain, CountedWork* work) {
+    std::vector<bool> used(static_cast<size_t>(question_.devices));
     for (FoundStage& stage : chain.stages) {
-      for (int64_t& rank : stage.ranks) {
-        used[static_cast<size_t>(rank)] = true;
-        rank = order[static_cast<size_t>(rank)];
-      }
+      stage.replicas = std::ssize(stage.ranks);
+      for (const int64_t rank : stage.ranks) used[static_cast<size_t>(rank)] = true;
     }
     std::vector<int64_t> idle;
-    for (size_t k = 0; k < order.size(); ++k)
-      if (!used[k]) idle.push_back(order[k]);
+    for (int64_t rank = 0; rank < question_.devices; ++rank)
+      if (!used[static_cast<size_t>(rank)]) idle.push_back(rank);
     const ChainMoves moves(question_, work);
     moves.price(&chain);
     moves.use_all(std::move(idle), &chain);
-    const double seconds = chain.seconds;
     add(std::move(chain));
-    return seconds;
   }
 
   /// Slow ranks first, and last: stages of few nodes fit a slow rank in one place, not in another.

@@ -27,7 +27,7 @@ double schedule_check_steps(int64_t ranks);
 /// simulated depths where there is work enough to simulate, otherwise at those that a search assumes, as far
 /// as memory holds them. `priced` false: without predictions, at those that a search assumes. From stages
 /// along one order of the nodes, in which the plan in force is a chain of stages too: those found
-/// (row_search.h) for several orders of the devices, with as many replicas at least as different powers of
+/// (row_seeds.h) for several orders of the devices, with as many replicas at least as different powers of
 /// two, and the plan in force; of these the best are improved by local moves, which end where none gains or
 /// with the work. Nothing where no plan fits the memory, or there is not work enough to find one.
 ///

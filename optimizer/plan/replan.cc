@@ -14,7 +14,6 @@
 #include "optimizer/plan/plan_sequence.h"
 #include "optimizer/plan/quick_plans.h"
 #include "optimizer/plan/renamed_ranks.h"
-#include "optimizer/plan/row_orders.h"
 #include "optimizer/plan/run_rules.h"
 #include "runtime/schedule/plan_shape.h"
 
@@ -35,34 +34,11 @@ constexpr double kOfPlansWithLinks = 0.27;
 // Of all that is made once, for a node; for a pair of ranks, of renaming them and of clearing slow links.
 constexpr double kNodeSteps = 1000, kRenamingSteps = 100, kLinkSteps = 100;
 
-/// The best plan whose stages stand on the devices in this order.
-Plan plan_in_order(const Profile& profile, const Topology& topology, PlanRequest request,
-                   const RankOrder& order) {
-  Topology ordered = topology;
-  for (size_t i = 0; i < topology.devices.size(); ++i)
-    ordered.devices[i] = topology.devices[static_cast<size_t>(order[i])];
-  request.devices_in_order = true;
-  Plan plan = make_plan(profile, ordered, request);
-  for (Stage& stage : plan.stages)
-    for (int64_t& rank : stage.ranks) rank = order[static_cast<size_t>(rank)];
-  return plan;
-}
-
-/// With half of the work that is left.
-Plan plan_in_any_order(const Profile& profile, const Topology& topology, PlanRequest request,
-                       CountedWork* work) {
+Plan plan_with_half_the_work(const Profile& profile, const Topology& topology, PlanRequest request,
+                             CountedWork* work) {
   request.effort = std::clamp(work->left() / 2 / kFullEffortSteps, kLeastEffort, 1.0);
   work->spend(request.effort * kFullEffortSteps);
   return make_plan(profile, topology, request);
-}
-
-std::vector<Plan> plans_in_orders(const Profile& profile, const Topology& topology,
-                                  const PlanRequest& request, const Plan& in_force) {
-  if (topology.levels.size() > 1 || topology.devices.empty()) return {make_plan(profile, topology, request)};
-  std::vector<Plan> plans;
-  for (const RankOrder& order : orders_of_ranks(topology, in_force))
-    plans.push_back(plan_in_order(profile, topology, request, order));
-  return plans;
 }
 
 bool equally_slow(const Slowdowns& slowdowns) {
@@ -180,9 +156,10 @@ class Choice {
 
   std::vector<Plan> found(const Topology& topology) {
     if (searched_) {
-      std::vector<Plan> plans = plans_in_orders(profile_, topology, request_, in_force_);
-      if (!topology.devices.empty() && quickly_planned(request_))
-        plans.push_back(plan_in_any_order(profile_, topology, request_, work_));
+      if (topology.devices.empty() || !quickly_planned(request_))
+        return {make_plan(profile_, topology, request_)};
+      std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, work_);
+      plans.push_back(plan_with_half_the_work(profile_, topology, request_, work_));
       return plans;
     }
     // Slow links leave something to do after that.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "optimizer/cost/formulas.h"
+#include "optimizer/cost/levels.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/stage_times.h"
 #include "optimizer/search/few_cuts.h"
@@ -16,9 +17,11 @@
 namespace pipewright {
 namespace {
 
-constexpr int kSomeCuts = 112;
-constexpr double kNear = 2e-2;  // of the period
+constexpr int kSomeCuts = 112, kCutsOfDevice = 4;  // the more of the two
+constexpr double kNear = 2e-2, kNearer = 5e-3;     // of the period; where moves alone follow
+constexpr double kRowRounding = 1e-9;              // of sums in another order
 constexpr double kLonger[] = {1.1, 1.25, 1.5, 2, 3};
+constexpr double kRowPairSteps = 3, kRowReplicaSteps = 5, kSumSteps = 150;  // counted_work.h
 
 /// What a stage takes and holds wherever it stands, worked out once.
 struct StageSums {
@@ -32,9 +35,10 @@ struct StageSums {
 class AllStages {
  public:
   explicit AllStages(const Question& q) : q_(q), sums_(size() * size()) {}
-  const StageSums& between(int i, int j) {
+  const StageSums& between(int i, int j, CountedWork* counted) {
     std::unique_ptr<StageSums>& sums = sums_[static_cast<size_t>(i) * size() + static_cast<size_t>(j)];
     if (sums) return *sums;
+    if (counted != nullptr) counted->spend(kSumSteps);
     sums = std::make_unique<StageSums>();
     sums->load = load_between(*q_.states, i, j);
     sums->load.workspace = workspace_between(*q_.states, i, j);
@@ -55,37 +59,43 @@ class AllStages {
 /// For one order of the devices: the first stage's are the first.
 class Row {
  public:
-  Row(const Question& q, AllStages* stages, const StagePlaces& places, std::vector<int64_t> order,
-      int64_t least_replicas, int64_t most_replicas, double careful, bool paced)
+  Row(const Question& q, AllStages* stages, const StagePlaces& places, const RowQuestion& row,
+      CountedWork* work)
       : q_(q),
         stages_(*stages),
         places_(places),
         states_(*q.states),
-        order_(std::move(order)),
-        least_replicas_(least_replicas),
-        most_replicas_(std::min(most_replicas, q.most_replicas)),
-        paced_(paced),
-        careful_(careful),
-        sums_((order_.size() + 1) * (order_.size() + 1), 0) {}
+        costs_(q.inputs),
+        row_(row),
+        work_(work),
+        order_(row.order),
+        copies_(static_cast<double>(row.copies)),
+        most_replicas_(std::min(row.most_replicas, q.most_replicas / row.copies)),
+        sums_((order_.size() + 1) * (order_.size() + 1), 0),
+        paces_{0} {
+    for (int64_t behind = 0; behind < size(); ++behind)
+      paces_.push_back(paces_.back() + copies_ * pace(at(behind)));
+  }
 
   /// Of small periods, the smallest last found first tried; none if the memory holds none. What links and
   /// waiting make of a chain is not known here, so chains of longer periods, which ask less of them, are too.
   std::vector<Chain> chains() {
     std::vector<Chain> found;
+    const auto has_work = [&] { return work_ == nullptr || work_->has(); };
     const auto tried = [&](double period) {
+      if (!has_work()) return false;
       std::optional<Chain> chain = within(period);
       if (chain) found.push_back(std::move(*chain));
       return chain.has_value();
     };
-    if (!tried(kInfeasible)) return found;
-    double rates = 0;
-    for (const int64_t device : order_) rates += pace(device);
-    double low = states_.states.back().least_seconds / rates, high = kInfeasible;
-    for (double step = 0.02; high == kInfeasible && step < 1e6; step *= 2)
+    if (q_.memory_bytes > 0 && work_ == nullptr && !tried(kInfeasible)) return found;
+    double low = states_.states.back().least_seconds / paces_.back(), high = kInfeasible;
+    for (double step = 0.02; high == kInfeasible && step < 1e6 && has_work(); step *= 2)
       (tried(low * (1 + step)) ? high : low) = low * (1 + step);
     if (high == kInfeasible) return found;
-    for (const double longer : kLonger) tried(longer * high);
-    while (high - low > kNear * high) {
+    if (work_ == nullptr)
+      for (const double longer : kLonger) tried(longer * high);
+    while (high - low > (work_ == nullptr ? kNear : kNearer) * high && has_work()) {
       const double middle = low + (high - low) / 2;
       (tried(middle) ? high : low) = middle;
     }
@@ -103,35 +113,39 @@ class Row {
   /// What a sum over the stage's replicas takes for a byte, on devices [begin, begin + m) of the row: of its
   /// own links and of those that groups have.
   double sum_seconds_per_byte(int64_t begin, int64_t m) {
-    if (m < 2) return 0;
+    if (m * row_.copies < 2) return 0;
     double& known = sums_[static_cast<size_t>(begin * (size() + 1) + m)];
     if (known > 0) return known;
-    known = all_reduce_link_seconds(1, crossing_part(1, m), q_.inputs.bandwidth_bytes_per_second);
-    int64_t group = 1;
-    for (size_t l = 0; l + 1 < q_.inputs.levels.size(); ++l) {
-      group *= q_.inputs.levels[l].count;
-      const TopologyLevel& level = q_.inputs.levels[l + 1];
-      for (int64_t at = begin; at < begin + m;) {
-        const int64_t end = std::min(begin + m, (at / group + 1) * group);
-        known = std::max(known, all_reduce_link_seconds(1, crossing_part(end - at, m),
-                                                        level.bandwidth_bytes_per_second / careful_));
-        at = end;
-      }
-    }
+    std::vector<int64_t> positions;
+    for (int64_t copy = 0; copy < row_.copies; ++copy)
+      for (int64_t at = begin; at < begin + m; ++at) positions.push_back(copy * size() + at);
+    known = costs_.exchange_seconds_per_byte(positions, row_.careful);
     return known;
   }
 
-  /// Of a message between two stages of which the later ends where the earlier begins: of the slowest link
-  /// that it may pass.
-  double cut_seconds(double bytes, int64_t boundary) const {
-    double seconds = message_seconds(bytes, q_.inputs);
+  /// What a stage on devices [begin, begin + m) of the row takes for a minibatch of the busiest link between
+  /// groups, with messages from and to the rest of the row: those of its replicas that are in another group
+  /// than the devices beside it.
+  double common_link_seconds(int64_t begin, int64_t m, double in_bytes, double out_bytes, double sum_bytes,
+                             double round) const {
+    double most = 0;
     int64_t group = 1;
     for (size_t l = 0; l + 1 < q_.inputs.levels.size(); ++l) {
       group *= q_.inputs.levels[l].count;
-      if (boundary % group == 0)
-        seconds = std::max(seconds, careful_ * bytes / q_.inputs.levels[l + 1].bandwidth_bytes_per_second);
+      const auto within = [&](int64_t device) {  // of the stage's, as many as are in the device's group
+        const int64_t first = std::clamp(device, int64_t{0}, size() - 1) / group * group;
+        return std::max<int64_t>(0, std::min(begin + m, first + group) - std::max(begin, first));
+      };
+      const int64_t with_next = within(begin - 1), with_before = within(begin + m);
+      const auto part = [&](int64_t inside) {
+        return 1 - static_cast<double>(inside) / static_cast<double>(m);
+      };
+      const double crossing = std::max(crossing_part(with_next, m), crossing_part(with_before, m));
+      const double bytes =
+          out_bytes * part(with_next) + in_bytes * part(with_before) + 2 * crossing * sum_bytes / round;
+      most = std::max(most, link_seconds(bytes, q_.inputs.levels[l + 1].bandwidth_bytes_per_second));
     }
-    return seconds;
+    return row_.careful * most;
   }
 
   double pace(int64_t device) const {
@@ -139,16 +153,31 @@ class Row {
   }
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
 
+  /// Of devices that come after so many from the end, and of all copies.
+  double pace_between(int64_t begin, int64_t end) const {
+    return paces_[static_cast<size_t>(end)] - paces_[static_cast<size_t>(begin)];
+  }
+
   std::optional<Chain> within(double period) {
     period_ = period;
     ways_.assign(static_cast<size_t>(states_.size() * (places_.count() + 1)), {});
     for (int64_t place = 0; place <= places_.count(); ++place)
       if (places_.ends(place) && (place == places_.count() || places_.begins(place, states_.last())))
         way(place, states_.last()).devices = 0;
-    for (int i = states_.last() - 1; i >= 0; --i)
-      for (int64_t place = 0; place < places_.count(); ++place)
-        for (const int j : states_.after(i))
-          if (places_.begins(place, i) && way(places_.next(place), j).devices >= 0) try_stage(place, i, j);
+    for (int i = states_.last() - 1; i >= 0; --i) {
+      // The rest of the devices is needed for what comes before.
+      const double before =
+          states_.states[static_cast<size_t>(i)].least_seconds / period * (1 - kRowRounding);
+      const int64_t most =
+          std::upper_bound(paces_.begin(), paces_.end(), paces_.back() - before) - paces_.begin() - 1;
+      for (int64_t place = 0; place < places_.count(); ++place) {
+        if (!places_.begins(place, i)) continue;
+        for (const int j : states_.after(i)) {
+          const int64_t behind = way(places_.next(place), j).devices;
+          if (behind >= 0 && behind < most) try_stage(place, i, j, most);
+        }
+      }
+    }
     if (way(0, 0).devices < 0) return std::nullopt;
     Chain chain;
     int64_t place = 0, begin = size() - way(0, 0).devices;
@@ -157,7 +186,10 @@ class Row {
       place = places_.next(place);
       const int64_t end = size() - this->way(place, way.next).devices - way.skipped;
       FoundStage stage{i, way.next, end - begin};
-      stage.ranks.assign(order_.begin() + begin, order_.begin() + end);
+      for (int64_t copy = 0; copy < row_.copies; ++copy)
+        for (int64_t at = begin; at < end; ++at)
+          stage.ranks.push_back(order_[static_cast<size_t>(at)] + copy * size());
+      stage.replicas = static_cast<int64_t>(stage.ranks.size());
       stage.recompute = way.recompute;
       chain.stages.push_back(std::move(stage));
       begin = end;
@@ -168,53 +200,71 @@ class Row {
 
   Way& way(int64_t place, int state) { return ways_[static_cast<size_t>(place * states_.size() + state)]; }
 
-  /// The suffix that begins with stage i..j, if it takes fewer devices than what is known.
-  void try_stage(int64_t place, int i, int j) {
+  /// The suffix that begins with stage i..j, if it takes fewer devices than what is known, and no more than
+  /// `most`.
+  void try_stage(int64_t place, int i, int j, int64_t most) {
+    if (work_ != nullptr) work_->spend(kRowPairSteps);
     if (q_.least_stages > 1 && i == 0 && j == states_.last()) return;
     const int64_t after = this->way(places_.next(place), j).devices;
-    if (place_stage(place, i, j, after, 0) || after == 0) return;
+    const bool placed = place_stage(place, i, j, after, 0, most);
+    if (after == 0) return;
+    // Where it would stand in two groups, in the next one alone.
+    int64_t group = 1;
+    for (size_t l = 0; l + 1 < q_.inputs.levels.size(); ++l) {
+      group *= q_.inputs.levels[l].count;
+      const int64_t skipped = (group - after % group) % group;
+      if (skipped > 0 && after + skipped < most) place_stage(place, i, j, after, skipped, most);
+    }
+    if (placed) return;
     // On devices of another kind, where the next ones do not do.
     int64_t skipped = 0;
     while (after + skipped < size() && q_.inputs.same_kind(at(after + skipped), at(after))) ++skipped;
-    if (after + skipped < size()) place_stage(place, i, j, after, skipped);
+    if (after + skipped < most) place_stage(place, i, j, after, skipped, most);
   }
 
   /// The device that comes after so many from the end.
   int64_t at(int64_t behind) const { return order_[static_cast<size_t>(size() - 1 - behind)]; }
 
-  bool place_stage(int64_t place, int i, int j, int64_t after, int64_t skipped) {
+  bool place_stage(int64_t place, int i, int j, int64_t after, int64_t skipped, int64_t most_used) {
     Way& way = this->way(place, i);
     const int64_t given = places_.replicas(place), begin = after + skipped;
-    const int64_t least = given > 0 ? given : least_replicas_;
-    int64_t most = std::min(size() - begin, given > 0 ? given : most_replicas_);
+    const int64_t least = given > 0 ? given : row_.least_replicas;
+    int64_t most = std::min(most_used - begin, given > 0 ? given : most_replicas_);
     if (way.devices >= 0) most = std::min(most, way.devices - 1 - begin);
     if (most < least) return false;
-    const StageSums& stage = stages_.between(i, j);
+    const double slowest = least_between(states_, i, j) / period_ * (1 - kRowRounding);
+    if (pace_between(begin, begin + most) < slowest) return false;
+    const StageSums& stage = stages_.between(i, j, work_);
     const StageLoad& load = stage.load;
     const auto in = static_cast<double>(load.in_bytes), out = static_cast<double>(load.out_bytes);
-    const double behind = j == states_.last() ? 0 : cut_seconds(out, begin);
-    if (!(behind <= period_)) return false;
+    const double behind = j == states_.last() ? 0 : message_seconds(out, q_.inputs);
+    const double before = i == 0 ? 0 : message_seconds(in, q_.inputs);
     double rate = 0;
     int64_t limit = q_.inputs.memories.empty() ? q_.memory_bytes : 0;
     for (int64_t m = 1; m <= most; ++m) {
       const int64_t device = at(begin + m - 1);
-      rate += 1 / compute_seconds_on(load, q_.inputs, device);
       if (!q_.inputs.memories.empty())
         limit = tighter_limit(limit, q_.inputs.memories[static_cast<size_t>(device)]);
-      if (m < least) continue;
-      double seconds = 1 / rate;
+      if (!q_.inputs.classes.empty()) rate += 1 / compute_seconds_on(load, q_.inputs, device);
+      if (m < least || pace_between(begin, begin + m) < slowest) continue;
+      if (work_ != nullptr) work_->spend(kRowReplicaSteps);
+      if (q_.inputs.classes.empty()) rate = pace_between(begin, begin + m) / copies_ / load.compute_seconds();
+      double seconds = 1 / (copies_ * rate);
       const double round = q_.inputs.minibatches_per_update > 0
                                ? static_cast<double>(q_.inputs.minibatches_per_update)
-                               : static_cast<double>(m);
+                               : static_cast<double>(m) * copies_;
       const double sum = stage.sum_bytes * sum_seconds_per_byte(begin, m) +
-                         (m > 1 ? all_reduce_latency_seconds(q_.inputs.latency_seconds) : 0);
+                         (m * row_.copies > 1 ? all_reduce_latency_seconds(q_.inputs.latency_seconds) : 0);
       seconds += (stage.step_seconds + sum) / round;
       if (!(seconds <= period_)) continue;
-      const double before = i == 0 ? 0 : cut_seconds(in, begin + m);
-      if (!((before + behind) / static_cast<double>(m) <= period_) || !(before <= period_)) continue;
-      const std::optional<bool> recompute = fit(stage, m, after, limit);
+      // A copy has so many periods for each of its minibatches.
+      if (!((before + behind) / static_cast<double>(m) <= copies_ * period_)) continue;
+      if (!(common_link_seconds(begin, m, i == 0 ? 0 : in, j == states_.last() ? 0 : out, stage.sum_bytes,
+                                round) <= period_))
+        continue;
+      const std::optional<bool> recompute = fit(stage, m * row_.copies, after * row_.copies, limit);
       if (!recompute) continue;
-      if (*recompute && !(seconds + stage.once_again / rate <= period_)) continue;
+      if (*recompute && !(seconds + stage.once_again / (copies_ * rate) <= period_)) continue;
       way = {begin + m, skipped, j, *recompute};
       return true;
     }
@@ -228,7 +278,7 @@ class Row {
     StageLoad load = stage.load;
     load.recompute = always;
     int64_t depth = assumed_in_flight(q_, later, replicas);
-    if (paced_ && !q_.whole_interval) {  // Little's law
+    if (row_.paced && !q_.whole_interval) {  // Little's law
       const double least =
           std::ceil(stage.work_behind / (period_ * static_cast<double>(replicas)) * (1 - 1e-9));
       depth = std::min(depth, static_cast<int64_t>(std::max(least, 1.0)));
@@ -244,11 +294,14 @@ class Row {
   AllStages& stages_;
   const StagePlaces& places_;
   const States& states_;
-  const std::vector<int64_t> order_;
-  const int64_t least_replicas_, most_replicas_;
-  const bool paced_;          // memory is kept for the least depths with which a plan has the period
-  const double careful_;      // links between groups are taken to be so many times as slow
-  std::vector<double> sums_;  // by begin and replicas
+  const LevelCosts costs_;
+  const RowQuestion& row_;
+  CountedWork* const work_;  // may be null
+  const std::vector<int64_t>& order_;
+  const double copies_;
+  const int64_t most_replicas_;
+  std::vector<double> sums_;   // by begin and replicas
+  std::vector<double> paces_;  // of so many from the end, together
   double period_ = 0;
   std::vector<Way> ways_;  // by place and state
 };
@@ -294,54 +347,96 @@ std::vector<StagePlaces> places_of(const Question& q, const States& some, const 
 
 }  // namespace
 
-std::vector<Chain> row_seeds(const Question& question) {
-  const std::vector<int> numbers = thinned(*question.states, kSomeCuts);
-  const States some = some_of(*question.states, numbers);
-  const std::vector<StagePlaces> ways_to_number = places_of(question, some, numbers);
-  Question few = question;
-  few.states = &some;
-  few.places = nullptr;
-  std::vector<Chain> seeds;
-  AllStages stages(few);
-  const auto add = [&](const std::vector<int64_t>& row, int64_t least, int64_t most, double careful) {
-    for (size_t way = 0; way < ways_to_number.size() * (question.memory_bytes > 0 ? 2 : 1); ++way) {
-      const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
-      for (Chain& found :
-           Row(few, &stages, places, row, least, most, careful, way >= ways_to_number.size()).chains()) {
-        const auto used_last =
-            *std::max_element(row.end() - static_cast<std::ptrdiff_t>(found.devices()), row.end());
-        Chain all = found;
-        if (question.all_devices || used_last >= found.devices()) {  // the first stage takes what is left
-          FoundStage& first = all.stages.front();
-          const auto idle =
-              static_cast<std::ptrdiff_t>(row.size()) - static_cast<std::ptrdiff_t>(found.devices());
-          first.ranks.insert(first.ranks.end(), row.begin(), row.begin() + idle);
-          first.replicas = static_cast<int64_t>(first.ranks.size());
+struct RowSearch::Parts {
+  explicit Parts(const Question& question)
+      : numbers(thinned(*question.states,
+                        std::max(kSomeCuts, kCutsOfDevice * static_cast<int>(question.devices)))),
+        some(some_of(*question.states, numbers)),
+        few(question),
+        all(question),
+        ways_to_number(places_of(question, some, numbers)),
+        stages((few.states = &some, few.places = nullptr, few)) {}
+
+  const std::vector<int> numbers;  // of the cuts
+  const States some;
+  Question few;  // along these
+  const Question& all;
+  const std::vector<StagePlaces> ways_to_number;
+  AllStages stages;
+};
+
+RowSearch::RowSearch(const Question& question) : parts_(std::make_unique<Parts>(question)) {}
+RowSearch::~RowSearch() = default;
+
+std::vector<Chain> RowSearch::chains(RowQuestion asked, CountedWork* work) {
+  const Question& question = parts_->all;
+  const std::vector<int>& numbers = parts_->numbers;
+  const std::vector<StagePlaces>& ways_to_number = parts_->ways_to_number;
+  std::vector<Chain> found_chains;
+  const std::vector<int64_t>& row = asked.order;
+  for (size_t way = 0; way < ways_to_number.size() * (question.memory_bytes > 0 ? 2 : 1); ++way) {
+    const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
+    asked.paced = way >= ways_to_number.size();
+    for (Chain& found : Row(parts_->few, &parts_->stages, places, asked, work).chains()) {
+      const int64_t used = found.devices() / asked.copies;
+      const auto used_last = *std::max_element(row.end() - static_cast<std::ptrdiff_t>(used), row.end());
+      Chain all = found;
+      const bool has_room = asked.copies == 1 && (question.all_devices || used_last >= used);
+      if (has_room) {  // the first stage takes what is left
+        FoundStage& first = all.stages.front();
+        first.ranks.insert(first.ranks.end(), row.begin(), row.end() - static_cast<std::ptrdiff_t>(used));
+        first.replicas = static_cast<int64_t>(first.ranks.size());
+      }
+      if (has_room &&
+          !question.inputs.devices_differ()) {  // and as it is: turned round, it is on the first devices
+        for (FoundStage& stage : found.stages)
+          for (int64_t& rank : stage.ranks) rank = std::ssize(row) - 1 - rank;
+      }
+      for (Chain* chain : {&all, &found}) {
+        for (FoundStage& stage : chain->stages) {
+          stage.from = numbers[static_cast<size_t>(stage.from)];
+          stage.to = numbers[static_cast<size_t>(stage.to)];
         }
-        for (Chain* chain : {&all, &found}) {
-          for (FoundStage& stage : chain->stages) {
-            stage.from = numbers[static_cast<size_t>(stage.from)];
-            stage.to = numbers[static_cast<size_t>(stage.to)];
-          }
-          seeds.push_back(std::move(*chain));
-          if (!question.all_devices) break;
-        }
+        found_chains.push_back(std::move(*chain));
+        if (!question.all_devices && question.inputs.devices_differ()) break;
       }
     }
+  }
+  return found_chains;
+}
+
+std::vector<Chain> row_seeds(const Question& question) {
+  RowSearch search(question);
+  std::vector<Chain> seeds;
+  const auto add = [&](const RowQuestion& asked) {
+    for (Chain& chain : search.chains(asked)) seeds.push_back(std::move(chain));
   };
   for (const std::vector<int64_t>& order : orders(question)) {
     // Where devices stay idle they are the last ones.
     for (int64_t devices = question.devices; devices >= 1; devices /= 2) {
-      std::vector<int64_t> row;
+      RowQuestion asked;
       for (const int64_t device : order)
-        if (device < devices) row.push_back(device);
+        if (device < devices) asked.order.push_back(device);
       for (const double careful : {1.0, 2.0}) {
-        for (int64_t least = 1; least <= devices; least *= 2) add(row, least, question.devices, careful);
-        add(row, 1, 1, careful);
+        asked.careful = careful;
+        asked.most_replicas = question.devices;
+        for (asked.least_replicas = 1; asked.least_replicas <= devices; asked.least_replicas *= 2) add(asked);
+        asked.least_replicas = asked.most_replicas = 1;
+        add(asked);
         if (question.inputs.levels.size() < 2) break;
       }
       if (question.all_devices) break;
     }
+  }
+  if (question.inputs.devices_differ() || question.places != nullptr) return seeds;
+  RowQuestion asked;
+  asked.most_replicas = question.devices;
+  int64_t group = 1;
+  for (size_t l = 0; l + 1 < question.inputs.levels.size(); ++l) {
+    group *= question.inputs.levels[l].count;
+    for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
+    for (asked.copies = question.devices / group; asked.copies > 1; asked.copies /= 2)
+      for (asked.careful = 1; asked.careful <= 2; asked.careful *= 2) add(asked);
   }
   return seeds;
 }

@@ -1,17 +1,43 @@
-// Chains of stages on devices that differ, in a row: where a search begins.
+// Chains of stages on devices in a row: where searches begin.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "optimizer/search/search.h"
 #include "optimizer/plan/chain.h"
+#include "optimizer/search/counted_work.h"
+#include "optimizer/search/search.h"
 
 namespace pipewright {
 
-/// A chain for each of several orders of the devices and bounds on a stage's replicas: of a small period, by
-/// a dynamic program over the least devices of a suffix of the model, each stage as if its links were its
-/// own. They may break what the problem allows of stages' numbers.
+/// Which devices, and what is asked of chains on them.
+struct RowQuestion {
+  std::vector<int64_t> order;  ///< the first stage's devices are the first
+  /// So many groups of `order.size()` devices each run the same pipeline: minibatches stay in their group,
+  /// and each stage has as many replicas in each of them.
+  int64_t copies = 1;
+  int64_t least_replicas = 1, most_replicas = 1;  ///< of a stage in the row
+  double careful = 1;  ///< links between groups are taken to be so many times as slow
+  bool paced = false;  ///< memory is kept for the least depths with which a plan has the period
+};
+
+/// Chains of small periods on devices in a row, by a dynamic program over the least devices of a suffix of
+/// the model, each stage as if its links were its own. Borrows the problem.
+class RowSearch {
+ public:
+  explicit RowSearch(const Question& question);
+  ~RowSearch();
+  /// With both settings of `paced`, where memory is limited. They may break what the problem allows of
+  /// stages' numbers. With counted work fewer, and none where there is too little of it.
+  std::vector<Chain> chains(RowQuestion asked, CountedWork* work = nullptr);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// For several orders of the devices and bounds on a stage's replicas, and for groups that run the same.
 std::vector<Chain> row_seeds(const Question& question);
 
 }  // namespace pipewright

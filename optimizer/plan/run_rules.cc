@@ -85,22 +85,17 @@ std::optional<Answer> among_few_cuts(const Question& question, const StageDemand
   return found;
 }
 
-/// On levels, quickly: cut as on one level of the innermost links, and of the outermost, standing in a row.
-std::vector<Answer> answers_in_a_row(const Question& question, int64_t most) {
+/// Quickly, among some of the cuts.
+std::vector<Answer> answers_up_to_stages(const Question& question, int64_t most) {
   const std::vector<int> numbers = thinned(*question.states, kManyCuts / 2);
   const States some = some_of(*question.states, numbers);
+  Question q = question;
+  q.states = &some;
+  std::vector<int64_t> stages = numbers_up_to(most, 4);
+  std::reverse(stages.begin(), stages.end());
   std::vector<Answer> found;
-  for (const TopologyLevel& level : {question.inputs.levels.front(), question.inputs.levels.back()}) {
-    Question q = question;
-    q.states = &some;
-    q.inputs.levels.clear();
-    q.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
-    q.inputs.latency_seconds = level.latency_seconds;
-    std::vector<int64_t> stages = numbers_up_to(most, 4);
-    std::reverse(stages.begin(), stages.end());
-    for (Answer& answer : search_up_to_stages(q, stages, kBriefly))
-      found.push_back(named_as(numbers, std::move(answer)));
-  }
+  for (Answer& answer : search_up_to_stages(q, stages, kBriefly))
+    found.push_back(named_as(numbers, std::move(answer)));
   return found;
 }
 
@@ -192,7 +187,7 @@ void search_by_rules(const PlanRequest& request, Question* question) {
 }
 
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned) {
+                               const std::vector<NodeSet>& pinned, bool brief) {
   if (schedule_facts(request.schedule).several_stages) return interleaved_candidates(question, request);
   std::vector<Answer> found;
   const auto add = [&](std::optional<Answer> answer) {
@@ -209,11 +204,8 @@ std::vector<Answer> candidates(const Question& question, const PlanRequest& requ
     add(search(question));
     return found;
   }
-  const bool brief = request.effort < 1;
-  const bool levels_alone = !question.inputs.levels.empty() && !question.inputs.devices_differ();
-  // Where solve() moves on from these, few are enough.
-  if ((brief || runs_overlapping(question, request)) && levels_alone && !request.demands.any()) {
-    found = answers_in_a_row(question, std::max<int64_t>(most, 1));
+  if (brief && !request.demands.any()) {
+    found = answers_up_to_stages(question, std::max<int64_t>(most, 1));
     if (!found.empty()) return found;
   }
   for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {

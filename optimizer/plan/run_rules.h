@@ -32,9 +32,9 @@ Ties ties_of(const PlanRequest& request);
 void search_by_rules(const PlanRequest& request, Question* question);
 
 /// The best answer for each of several numbers of stages; those of schedule "interleaved" have
-/// `stages_per_rank` stages for each device. Empty if there is none.
+/// `stages_per_rank` stages for each device. `brief`: among some of the cuts. Empty if there is none.
 std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned);
+                               const std::vector<NodeSet>& pinned, bool brief);
 
 /// What asks for plans that run as this one does: schedule, weights, microbatches.
 PlanRequest request_like(const Plan& plan);

@@ -186,35 +186,6 @@ std::optional<std::vector<Shape>> every_shape(const Question& question, double s
   return every.all();
 }
 
-std::optional<Answer> near_answer_to(const Question& question) {
-  const std::vector<int> numbers = thinned(*question.states, kNearCuts);
-  const States some = some_of(*question.states, numbers);
-  Question few = question;
-  few.states = &some;
-  std::optional<Answer> found = few.all_devices ? search(few) : search_with_demands(few, {}, {}, kSeedProof);
-  if (found) found = named_as(numbers, std::move(*found));
-  return found;
-}
-
-std::vector<Answer> careful_seeds(const Question& question, double seconds) {
-  std::vector<Answer> seeds;
-  if (question.inputs.levels.size() < 2 || question.all_devices || question.single_stage) return seeds;
-  struct Change {
-    double slower, later;  // of the best known
-  };
-  for (const Change change :
-       {Change{1, 0}, Change{1, 0.25}, Change{1, 0.75}, Change{0.5, 0}, Change{0.5, 0.25}}) {
-    if (question.memory_bytes == 0 && change.slower == 1 && change.later == 0) continue;  // is known
-    Question careful = question;
-    careful.memory_bytes = 0;  // placing within a memory takes long; what recomputes may fit all the same
-    TopologyLevel& outermost = careful.inputs.levels.back();
-    outermost.bandwidth_bytes_per_second *= change.slower;
-    outermost.latency_seconds += change.later * seconds;
-    if (auto found = near_answer_to(careful)) seeds.push_back(std::move(*found));
-  }
-  return seeds;
-}
-
 std::vector<Answer> searched_seeds(const Question& question, bool brief) {
   std::vector<Answer> seeds;
   // Among some of the cuts: local moves find the right ones.

@@ -30,15 +30,6 @@ std::vector<Shape> even_shapes(const Question& question);
 /// nothing where these are too many.
 std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds);
 
-/// Where plans are simulated anyway and the bound is another's, one of the best along some of the cuts
-/// (kNearCuts at most) is enough to begin with: placing all of them within a memory takes seconds.
-inline constexpr int kNearCuts = 48;
-std::optional<Answer> near_answer_to(const Question& question);
-
-/// On several levels, where links in common are what plans wait for: the best with such links slower, and
-/// with a price for every exchange across them; `seconds` is what the best known plan takes.
-std::vector<Answer> careful_seeds(const Question& question, double seconds);
-
 /// The best by the search on one level of links, for several bandwidths (of each level, alone and shared
 /// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths. `brief`:
 /// few of these.

@@ -7,7 +7,6 @@
 
 #include "graph/error.h"
 #include "graph/nearest.h"
-#include "optimizer/search/search_levels.h"
 #include "optimizer/search/search_stage.h"
 
 namespace pipewright {
@@ -215,9 +214,9 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& de
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
                                           const std::vector<NodeSet>& pinned, double proof) {
   PW_CHECK(!question.all_devices && !question.single_stage, "demands leave the number of devices open");
+  PW_CHECK(!question.inputs.placed(), "on one level of equal devices");
   const StagePlaces places(*question.states, demands, pinned, question.least_stages);
   if (!places.possible()) return std::nullopt;
-  if (question.inputs.placed()) return search_detail::search_placed(question, places, proof);
   StageOptions options(question);
   Search search(question, places, &options);
   return least_period(&search, shared_out(question), proof);

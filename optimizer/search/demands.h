@@ -1,5 +1,5 @@
 // What a user demands of certain stages: how many replicas, which layers, how many stages at most. The search
-// for plans that obey, on one level of equal devices by its own table, elsewhere by that of search_levels.h.
+// for plans that obey, on one level of equal devices.
 #pragma once
 
 #include <optional>
@@ -14,9 +14,9 @@ namespace pipewright {
 /// InputError for a layer that the profile has not, with the nearest, and for a node pinned to two stages.
 std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& demands);
 
-/// search() among the plans that obey. Ties: fewest devices, fewest stages, earliest cuts (where devices are
-/// placed: fewest devices). PW_CHECKs that the question is not for exactly all devices. Nothing if there is
-/// none. `proof`: no period smaller by this part is possible.
+/// search() among the plans that obey. Ties: fewest devices, fewest stages, earliest cuts. PW_CHECKs that the
+/// question is not for exactly all devices. Nothing if there is none. `proof`: no period smaller by this part
+/// is possible.
 std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
                                           const std::vector<NodeSet>& pinned, double proof = 1e-12);
 

@@ -7,7 +7,6 @@
 
 #include "graph/error.h"
 #include "optimizer/cost/stage_times.h"
-#include "optimizer/search/search_levels.h"
 
 namespace pipewright {
 namespace {
@@ -46,7 +45,7 @@ int64_t inference_memory_bytes(const StageLoad& load) { return inference_memory(
 
 std::optional<InferenceAnswer> search_inference(const Question& q, double period_seconds) {
   PW_CHECK(period_seconds > 0, "a period");
-  if (q.inputs.placed()) return search_detail::search_placed_inference(q, period_seconds);
+  PW_CHECK(!q.inputs.placed(), "on one level of equal devices");
   const States& states = *q.states;
   const int last = states.last();
   const int64_t devices = q.devices;

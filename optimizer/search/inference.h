@@ -30,8 +30,7 @@ int64_t inference_memory_bytes(const StageLoad& load);
 /// most m periods for its forward, and as long for each direction of its link. As forwards add up to the same
 /// for every plan, that is the least sum of transfers. Exact over the question's states, at most `devices`
 /// devices, memory, stages and replicas as the question says. Ties: fewest devices, fewest stages. Nothing if
-/// there is none. Where devices are placed on levels (docs/cost-model.md), exact for stages on consecutive
-/// devices; ties: fewest devices.
+/// there is none. On one level of equal devices.
 std::optional<InferenceAnswer> search_inference(const Question& question, double period_seconds);
 
 }  // namespace pipewright

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "optimizer/cost/formulas.h"
+#include "optimizer/cost/levels.h"
 #include "optimizer/cost/placed.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/search_flat.h"
-#include "optimizer/search/search_levels.h"
 #include "optimizer/search/search_stage.h"
 
 namespace pipewright {
@@ -35,6 +36,52 @@ std::optional<Answer> one_stage(const Question& q) {
 std::optional<Answer> any_answer(const Question& q) {
   if (q.single_stage) return one_stage(q);
   return q.all_devices ? exactly_all_devices(q, kNoLimit, false) : FewestDevices(q).within(kNoLimit);
+}
+
+std::optional<Answer> one_placed_stage(const Question& q) {
+  StageLoad load = load_of(q, 0, q.states->last());
+  load.workspace = workspace_between(*q.states, 0, q.states->last());
+  Stage stage;
+  stage.ranks.resize(static_cast<size_t>(q.devices));
+  std::iota(stage.ranks.begin(), stage.ranks.end(), int64_t{0});
+  const auto recompute =
+      recompute_to_fit(q, load, q.devices, 0, memory_limit_bytes(q.inputs, q.memory_bytes, stage.ranks));
+  if (!recompute) return std::nullopt;
+  load.recompute = *recompute;
+  if (!q.inputs.speeds.empty()) {
+    std::vector<double> seconds;
+    for (const int64_t rank : stage.ranks) seconds.push_back(compute_seconds_on(load, q.inputs, rank));
+    stage.shares = best_shares(seconds, q.inputs.most_minibatches_of_round);
+  }
+  Answer answer;
+  answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};
+  answer.devices = q.devices;
+  answer.period_seconds = price_placed({load}, {stage}, q.inputs).total_seconds();
+  return answer;
+}
+
+std::optional<Answer> on_all_devices(const Question& q) {
+  const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
+  if (!fastest) return fastest;
+  // With one minibatch in flight no stage waits for a slower one: what crosses the cuts adds up instead.
+  std::optional<double> levels_of;
+  if (!q.one_in_flight) levels_of = fastest->period_seconds;
+  return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
+}
+
+/// On unequal devices in a row, with the last stage on the first of them or on the last.
+std::optional<Answer> on_all_devices_either_way(const Question& q) {
+  std::optional<Answer> best = on_all_devices(q);
+  Question turned = q;
+  std::reverse(turned.inputs.speeds.begin(), turned.inputs.speeds.end());
+  std::reverse(turned.inputs.paces.begin(), turned.inputs.paces.end());
+  std::reverse(turned.inputs.classes.begin(), turned.inputs.classes.end());
+  std::reverse(turned.inputs.memories.begin(), turned.inputs.memories.end());
+  std::optional<Answer> other = on_all_devices(turned);
+  if (!other || (best && best->period_seconds <= other->period_seconds * (1 + kTolerance))) return best;
+  for (FoundStage& stage : other->stages)
+    for (int64_t& rank : stage.ranks) rank = q.devices - 1 - rank;
+  return other;
 }
 
 /// With depths that follow from the period a plan found says nothing of shorter ones: plain bisection.
@@ -122,15 +169,10 @@ int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t repl
 
 std::optional<Answer> search(const Question& q) {
   PW_CHECK(q.states->size() >= 2, "the empty and the full set are states");
-  if (q.inputs.placed()) return search_placed(q);
-  if (q.single_stage) return one_stage(q);
-  if (!q.all_devices) return fewest_at_least_period(q);
-  const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
-  if (!fastest) return fastest;
-  // With one minibatch in flight no stage waits for a slower one: what crosses the cuts adds up instead.
-  std::optional<double> levels_of;
-  if (!q.one_in_flight) levels_of = fastest->period_seconds;
-  return exactly_all_devices(q, fastest->period_seconds * (1 + kTolerance), false, levels_of);
+  if (q.single_stage) return q.inputs.placed() ? one_placed_stage(q) : one_stage(q);
+  if (q.inputs.devices_differ() && q.devices == static_cast<int64_t>(q.inputs.memories.size()))
+    return on_all_devices_either_way(q);
+  return q.all_devices ? on_all_devices(q) : fewest_at_least_period(q);
 }
 
 namespace {

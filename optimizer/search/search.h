@@ -29,11 +29,10 @@ struct Question {
   bool single_stage = false;  ///< one stage on all devices: data parallelism, nothing to search
   int64_t least_stages = 1;   ///< 1 or 2
   int64_t most_replicas = std::numeric_limits<int64_t>::max();
-  bool replicated = false;        ///< at least one stage has two replicas or more
-  bool all_devices = false;       ///< exactly `devices`; otherwise at most, and fewest is the second aim
-  bool devices_in_order = false;  ///< devices that differ are not tried in the other order too
-  int64_t extra_in_flight = 0;    ///< room kept for depths beyond the bound
-  bool one_in_flight = false;     ///< memory is that of one minibatch at a time
+  bool replicated = false;      ///< at least one stage has two replicas or more
+  bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
+  int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
+  bool one_in_flight = false;   ///< memory is that of one minibatch at a time
   /// Room is kept only for the depth without which no plan has the period in question (Little's law: a rank
   /// of m replicas holds its minibatches for as long as the work behind it takes). The search sets the
   /// period.
@@ -65,8 +64,6 @@ struct Answer {
   std::vector<FoundStage> stages;
   double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
   int64_t devices = 0;
-  /// Where devices are placed: no answer is faster.
-  double bound_seconds = 0;
   bool exact = true;  ///< false: the space of placements was too large to search all of it
 };
 
@@ -74,8 +71,9 @@ struct Answer {
 /// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of
 /// equal ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one
 /// minibatch in flight the periods of the other stages are no aim. Nothing if there is none.
-/// Where devices are placed on levels (optimizer/search/search_levels.h): smallest period, then fewest
-/// devices.
+/// Where it matters which devices run a stage (CostInputs::placed()), only of one stage on all devices, and
+/// of a stage on each device, which then stand in a row, whatever their links have in common: chains on all
+/// other placements are solve()'s.
 std::optional<Answer> search(const Question& question);
 
 /// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which

@@ -20,11 +20,12 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
       if (!stage_allowed(q, i, j)) continue;
       const StageLoad load = load_of(q, i, j);
       for (int64_t replicas = 1; replicas <= std::min(q.most_replicas, q.devices); ++replicas) {
+        const bool anywhere = q.memory_bytes == 0 && !q.inputs.placed();
         const double unlimited = stage_period(load, replicas, q.inputs).total_seconds();
-        if (unlimited > period) continue;
+        if (!q.inputs.placed() && unlimited > period) continue;
         for (int64_t later = 0; later + replicas <= q.devices; ++later) {
           if (!best[0][j][later].possible) continue;
-          const double mine = q.memory_bytes == 0 ? unlimited : fitted_period(q, load, replicas, later);
+          const double mine = anywhere ? unlimited : fitted_period(q, load, replicas, later);
           if (mine == kNoLimit || mine > period) continue;
           for (int wanted = 0; wanted < tables; ++wanted) {
             for (int rest = wanted; rest >= 0; --rest) {

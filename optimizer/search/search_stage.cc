@@ -56,11 +56,22 @@ std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t 
   return std::nullopt;
 }
 
+std::vector<int64_t> ranks_in_row(const Question& q, int64_t replicas, int64_t later_devices) {
+  if (!q.inputs.placed()) return {};
+  PW_CHECK(replicas == 1, "in a row stands a stage on each device, not " << replicas << " replicas");
+  return {later_devices};
+}
+
 double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices) {
-  const std::optional<bool> recompute = recompute_to_fit(q, load, replicas, later_devices, q.memory_bytes);
+  const std::vector<int64_t> ranks = ranks_in_row(q, replicas, later_devices);
+  const auto recompute =
+      recompute_to_fit(q, load, replicas, later_devices, memory_limit_bytes(q.inputs, q.memory_bytes, ranks));
   if (!recompute) return kNoLimit;
   load.recompute = *recompute;
-  return stage_period(load, replicas, q.inputs).total_seconds();
+  StagePeriod period = stage_period(load, replicas, q.inputs);
+  if (!ranks.empty() && !q.inputs.speeds.empty())
+    period.compute_seconds = compute_seconds_on(load, q.inputs, ranks[0]);
+  return period.total_seconds();
 }
 
 StageOption option_of(const Question& q, int from, int to) {
@@ -118,11 +129,13 @@ int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t lea
 
 void finish(const Question& q, Answer* answer) {
   for (auto stage = answer->stages.rbegin(); stage != answer->stages.rend(); ++stage) {
-    StageLoad load = load_of(q, stage->from, stage->to);
-    const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices, q.memory_bytes);
+    const StageLoad load = load_of(q, stage->from, stage->to);
+    stage->ranks = ranks_in_row(q, stage->replicas, answer->devices);
+    const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices,
+                                            memory_limit_bytes(q.inputs, q.memory_bytes, stage->ranks));
     PW_CHECK(recompute.has_value(), "the stages of an answer fit");
-    load.recompute = stage->recompute = *recompute;
-    const double period = stage_period(load, stage->replicas, q.inputs).total_seconds();
+    stage->recompute = *recompute;
+    const double period = fitted_period(q, load, stage->replicas, answer->devices);
     answer->period_seconds = std::max(answer->period_seconds, period);
     answer->devices += stage->replicas;
   }

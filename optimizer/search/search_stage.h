@@ -53,6 +53,9 @@ bool stage_allowed(const Question& q, int from, int to);
 /// devices come later, and what is not recomputed takes no longer: so this is never a choice to search.
 std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
                                      int64_t later_devices, int64_t memory_bytes);
+/// Of a stage behind which so many devices are: where devices are placed, they stand in a row, the last stage
+/// on the first of them.
+std::vector<int64_t> ranks_in_row(const Question& q, int64_t replicas, int64_t later_devices);
 /// Period of the stage, recomputing where it must; infinite if it does not fit.
 double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices);
 

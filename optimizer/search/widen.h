@@ -14,8 +14,8 @@ struct WideAnswer {
 };
 
 /// `states` of one order is where it begins: along several orders, all around the cuts that the best plan so
-/// far makes, and where the bound says that better ones might be. `briefly`: one look around the best cuts, and
-/// no bound.
+/// far makes, and where the bound says that better ones might be. `briefly`: one look around the best cuts,
+/// and no bound.
 WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
                          bool memory_limited, bool briefly);
 

@@ -41,6 +41,7 @@ double bound_of_all(const Profile& profile, const Topology& topology, const Plan
   question.memory_bytes = topology.memory_bytes;
   question.recompute = Recompute::kWhereNeeded;
   search_by_rules(rules, &question);
+  if (question.inputs.placed()) return bound_seconds(question, rules, nullptr, {});
   const std::optional<Answer> answer = search(question);
   return answer ? bound_seconds(question, rules, nullptr, *answer) : 0;
 }

@@ -171,30 +171,6 @@ TEST_CASE("On devices that differ the best is no slower than any strategy by nam
   CHECK(compared > 300);
 }
 
-TEST_CASE("On devices that differ no plan on devices in a row is faster") {
-  std::mt19937 random(15);
-  int64_t compared = 0;
-  for (int c = 0; c < (testing::is_long() ? 3000 : 200); ++c) {
-    const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 3, 10)), true, 50);
-    Topology topology = with_devices_that_differ(random, random_topology(random));
-    PlanRequest request;
-    const auto seconds = [&] {
-      try {
-        return make_plan(profile, topology, request).predicted->minibatch_seconds;
-      } catch (const InfeasibleError&) {
-        return std::numeric_limits<double>::infinity();
-      }
-    };
-    CAPTURE(c, topology.to_json().dump());
-    const double best = seconds();
-    request.devices_in_order = true;
-    const double in_a_row = seconds();
-    if (in_a_row < std::numeric_limits<double>::infinity()) ++compared;
-    CHECK(best <= kEquallyFast * in_a_row);
-  }
-  CHECK(compared > 100);
-}
-
 /// Every chain of stages on the first devices, however they stand.
 class EveryChain {
  public:
