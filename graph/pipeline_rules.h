@@ -1,6 +1,20 @@
 // Schedules and weight rules by name, and what is known of each: the only table of these facts. Everything
 // else asks the table; nothing compares names. What a schedule does, action by action, is
 // runtime/schedule/schedule.h.
+//
+// Where the younger rules come from, and what was taken where their authors leave something open:
+//
+// paci   Elam et al. 2026 (arXiv 2606.07881): one version of the weights, which updates change under
+//        minibatches in flight; a stage accumulates gradients, so that its versions advance slowly against
+//        the pipeline's delay. The paper's equations were not at hand; its abstract and its authors' program
+//        (github.com/ItayElam/PACI) were. There every stage steps after `a` backwards, the same `a` at all
+//        stages, with the mean of their gradients, and stage s of p has at most p - s minibatches in flight,
+//        so that one of them crosses at most ceil((p - s - 1) / a) updates. Taken here: at most one, at every
+//        stage; the run's gradient_accumulation is their `a`, and a stage that runs further ahead than that
+//        many minibatches doubles it until it does not (doubles, so that rounds of all stages end together
+//        every few minibatches: checkpoints and stops wait for that). With gradient_accumulation of at least
+//        the depth all stages step as theirs do. A backward reads the weights' own memory as it is then, and
+//        what the forward has made of weights and activations as that left it, as autograd does.
 #pragma once
 
 #include <string>
@@ -14,6 +28,7 @@ enum class WeightRule {
   kVertical,     ///< "vertical": at every stage as many updates as the first that is trained had made
   kTwoVersions,  ///< "2bw": those of the update before the last interval's
   kFlush,        ///< "flush": all updates of the intervals before
+  kPaci,         ///< "paci": the one version there is, which a minibatch sees change once at most
 };
 
 /// How many minibatches behind the updates of its stage a forward reads: the whole difference between the
@@ -33,6 +48,12 @@ struct WeightRuleFacts {
   /// replicas.
   bool one_update_for_all;
   const char* summary;
+  /// There is one version: updates change it under minibatches in flight, and a backward reads the latest
+  /// weights, not those that its forward read.
+  bool in_place = false;
+  /// In place: a stage accumulates gradients until no minibatch crosses more than one update between its
+  /// forward and its backward.
+  bool bounds_crossing = false;
 
   bool drains() const { return lag == WeightLag::kNone; }
   bool reads_latest() const { return lag == WeightLag::kNone || lag == WeightLag::kOwnStage; }

@@ -20,7 +20,7 @@ class StageVersions {
                 int64_t replica)
       : rule_(schedule, shape, stage, span),
         early_(!facts_of(shape.weights).reads_latest()),
-        held_(StageTurns(shape, stage).rounds_of(span).count) {
+        held_(shape.weights, StageTurns(shape, stage).rounds_of(span).count) {
     if (!early_) return;
     for (const int64_t k : StageTurns(shape, stage).minibatches_of(replica, span))
       held_.add_reader(rule_.of(k));
@@ -103,6 +103,7 @@ class Ledger {
         break;
       case ActionKind::kUpdate:
         if (!keeps) break;
+        if (facts_of(shape_.weights).in_place) break;
         change(a.rank, a.begin_seconds, bytes.version_bytes);
         versions.update();
         change(a.rank, a.end_seconds, (versions.count() - held - 1) * bytes.version_bytes);

@@ -8,6 +8,7 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   round_length_ = turns.round_length();
   first_round_ = turns.round_of(span.first);
   empty_round_ = turns.round_of(began);
+  in_place_ = facts_of(shape.weights).in_place;
   const auto run_ahead = [&](const StageTurns& of, int64_t at) {
     return of.run_ahead(schedule_named(schedule).depths(shape)[at]);
   };
@@ -32,6 +33,7 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
 }
 
 int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline_depth) {
+  if (facts_of(weights).in_place) return 0;
   switch (facts_of(weights).lag) {
     case WeightLag::kOwnStage:
       return in_flight - 1;
@@ -43,6 +45,11 @@ int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline
       break;
   }
   return 0;
+}
+
+int64_t older_in_checkpoint(WeightRule weights, int64_t in_flight, int64_t pipeline_depth) {
+  if (facts_of(weights).in_place) return in_flight > 1 ? 1 : 0;
+  return further_versions(weights, in_flight, pipeline_depth);
 }
 
 }  // namespace pipewright

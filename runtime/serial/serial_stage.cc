@@ -119,10 +119,25 @@ void SerialStage::begin(int64_t first, int64_t began) {
   first_version = latest_version() - (first / rule.round_length - began / rule.round_length);
 }
 
-int64_t SerialStage::version_of(int64_t k) const {
+int64_t SerialStage::version_behind(int64_t k, int64_t lag) const {
   const int64_t first_round = first_minibatch / rule.round_length;
-  const int64_t rounds = k < rule.lag ? 0 : (k - rule.lag) / rule.round_length;
+  const int64_t rounds = k < lag ? 0 : (k - lag) / rule.round_length;
   return first_version + std::max<int64_t>(0, rounds - first_round);
+}
+
+Tensors SerialStage::weights_of(int64_t k) const {
+  Tensors weights = versions.at(version_of(k));
+  if (version_of(k) == backward_version_of(k)) return weights;
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  for (const size_t i : trainable) weights[i] = weights[i].detach().clone().requires_grad_(true);
+  return weights;
+}
+
+void SerialStage::turn_back(int64_t k, const Tensors& weights) const {
+  if (version_of(k) == backward_version_of(k)) return;
+  // Below autograd, which would refuse a backward whose weights are no longer what its forward read.
+  for (const size_t i : trainable)
+    weights[i].variable_data().copy_(versions.at(backward_version_of(k))[i].detach());
 }
 
 Tensors SerialStage::trained() const {

@@ -150,7 +150,9 @@ void StageReplica::begin(std::shared_ptr<PipelineSpan> span, int64_t began,
                          std::vector<int64_t> checkpoints) {
   PW_CHECK(is_empty(), "a span begins while another one runs");
   span_ = std::move(span);
-  versions_.begin(span_->own(), span_->before(began));
+  std::set<int64_t> own_checkpoints;
+  for (const int64_t n : checkpoints) own_checkpoints.insert(span_->before(n));
+  versions_.begin(span_->own(), span_->before(began), std::move(own_checkpoints));
   buffers_before_.begin(checkpoints);
 }
 
@@ -164,10 +166,13 @@ void StageReplica::end(int64_t n) {
 StageState StageReplica::state_before(int64_t n) {
   StageState state{
       versions_.all().updates(), weights(), buffers_before_.take(n, buffers_), update_rule_->state(), {}};
+  if (versions_.in_place() && rules_.device.is_cpu())
+    for (const size_t i : program_.trainable()) state.weights[i] = state.weights[i].detach().clone();
   const auto version_of = [&](int64_t own) {
     const int64_t k = *span_->to_run(own);
     const auto pass = in_flight_.find(k);
-    auto version = pass != in_flight_.end() ? pass->second.version : versions_.find(own);
+    const bool in_flight = pass != in_flight_.end() && !versions_.in_place();
+    auto version = in_flight ? pass->second.version : versions_.find(own);
     PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
     return version;
   };
@@ -227,6 +232,7 @@ void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vec
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
   PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
+  if (versions_.in_place()) versions_.turn_back(span_->to_own(k), *pass.mapped().version);
   pass.mapped().version = version_for_running(std::move(pass.mapped().version));
   return std::move(pass.mapped());
 }
@@ -297,15 +303,16 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     guard_.look_at_norm(square_sum, round_gradients(), first, last);
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
-  WeightVersions::Room room = versions_.room();
+  WeightVersions::Room room = versions_.room(own + turns_.round_size(round, span));
   const int64_t delay = versions_.delay_of(own);
   const double rate =
       learning_rate(round) * rate_factor_of_delay(rules_, rules_.total_minibatches, first, delay);
-  std::vector<at::Tensor> stepped = update_rule_->step(versions_.latest_trainable(), round_gradients(), rate,
-                                                       std::move(room.weights), room.copies, delay);
+  const std::vector<at::Tensor> weights = room.in_place ? room.weights : versions_.latest_trainable();
+  std::vector<at::Tensor> stepped =
+      update_rule_->step(weights, round_gradients(), rate, std::move(room.weights), room.copies, delay);
   round_->clear();
   guard_.look_at_update(*update_rule_, first, last);
-  versions_.publish(std::move(stepped), std::move(room.copies));
+  versions_.publish(std::move(stepped), std::move(room));
 }
 
 void StageReplica::set_trained_weights(const std::function<at::Tensor(size_t)>& numbers) {

@@ -26,9 +26,10 @@ class RandomPlans {
   /// Ranks in any order, replicas, several stages on a rank, uneven shares.
   Plan next(int64_t most_ranks) {
     const std::vector<std::pair<std::string, std::string>> kinds = {
-        {"1f1b", "stash"},  {"1f1b", "2bw"},         {"1f1b", "vertical"}, {"model-parallel", "stash"},
-        {"gpipe", "flush"}, {"1f1b-flush", "flush"}, {"zb-h1", "flush"},   {"interleaved", "flush"}};
-    const auto& [schedule, weights] = kinds[static_cast<size_t>(between(0, 7))];
+        {"1f1b", "stash"},           {"1f1b", "2bw"},          {"1f1b", "vertical"},
+        {"model-parallel", "stash"}, {"gpipe", "flush"},       {"1f1b-flush", "flush"},
+        {"zb-h1", "flush"},          {"interleaved", "flush"}, {"1f1b", "paci"}};
+    const auto& [schedule, weights] = kinds[static_cast<size_t>(between(0, 8))];
     const bool several = schedule == "interleaved";
     std::vector<int64_t> replicas;
     for (int64_t left = most_ranks; left > 0 && replicas.size() < 3;) {

@@ -22,6 +22,8 @@ TEST_CASE("corrections of delays: what a plan or a sync cannot have is refused, 
     else
       CHECK_THROWS_WITH(check_delay_correction(settings, rule), Catch::Contains("stages of other delays"));
   }
+  CHECK_THROWS_WITH(check_delay_correction(settings, WeightRule::kPaci),
+                    Catch::Contains("a backward reads another one than its forward"));
   settings.sync = "none";
   CHECK_THROWS_WITH(check_delay_correction(settings, WeightRule::kTwoVersions),
                     Catch::Contains("sync 'none'"));

@@ -65,7 +65,7 @@ RandomCase random_case(uint64_t seed) {
   };
   RandomCase c;
   const std::string rule =
-      std::vector<std::string>{"stash", "vertical", "2bw", "flush", "interleaved"}[seed % 5];
+      std::vector<std::string>{"stash", "vertical", "2bw", "flush", "interleaved", "paci"}[seed % 6];
   c.tied = (rule == "2bw" || rule == "flush") && draw(0, 1) == 1;
   c.model = small_model(c.tied);
   c.rules = momentum_rules();
@@ -92,9 +92,9 @@ RandomCase random_case(uint64_t seed) {
     c.plan = plan_of(c.model, replicas, depths);
     c.plan.weights = rule;
   }
-  if (rule == "stash" || rule == "vertical") {
+  if (rule == "stash" || rule == "vertical" || rule == "paci") {
     c.rules.gradient_accumulation = draw(1, 3);
-    const bool uneven = rule == "stash" && draw(0, 1) == 1;
+    const bool uneven = rule != "vertical" && draw(0, 1) == 1;
     for (Stage& stage : c.plan.stages) {
       if (!uneven) break;
       for (size_t q = 0; q < stage.ranks.size(); ++q) stage.shares.push_back(draw(1, 2));
