@@ -18,6 +18,9 @@ const std::vector<WeightRuleFacts>& weight_rules() {
       {WeightRule::kPaci, "paci", WeightLag::kOwnStage, false,
        "one version, of which a minibatch sees one update at most",
        /*in_place=*/true, /*bounds_crossing=*/true},
+      {WeightRule::kPredict, "predict", WeightLag::kOwnStage, false,
+       "one version, and what the optimizer expects of it while a forward runs", /*in_place=*/true,
+       /*bounds_crossing=*/false, /*predicts=*/true},
   };
   return rows;
 }
@@ -44,7 +47,7 @@ const std::vector<ScheduleFacts>& schedule_table() {
   static const std::vector<ScheduleFacts> rows = {
       {.kind = ScheduleKind::k1F1B,
        .name = "1f1b",
-       .weights = {kStash, kVertical, kTwoVersions, kPaci},
+       .weights = {kStash, kVertical, kTwoVersions, kPaci, kPredict},
        .depth = DepthChoice::kSearched,
        .summary = "asynchronous: one forward, one backward in turn, round robin over replicas"},
       {.kind = ScheduleKind::kModelParallel,

@@ -15,6 +15,17 @@
 //        every few minibatches: checkpoints and stops wait for that). With gradient_accumulation of at least
 //        the depth all stages step as theirs do. A backward reads the weights' own memory as it is then, and
 //        what the forward has made of weights and activations as that left it, as autograd does.
+// predict   Guan et al. (PipeOptim, arXiv 2312.00839, eq. of its authors' program, guanleics/PipeOptim): a
+//        forward runs with w - rate * s * d, s the updates until its backward, d what the update rule makes
+//        of its memory, and the backward with the weights that there are then: two versions, one of them only
+//        while a forward runs. d is the velocity of sgd with momentum (which is SpecTrain's form, Chen et
+//        al., arXiv 1809.02839) and m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) of adam and adamw
+//        (which is XPipe's, Guan et al., arXiv 1911.04610): so the optimizer chooses the form, and there is
+//        no option. Taken here: s is the very number (the papers have one for a stage, p - s - 1, also while
+//        the pipeline fills); the rate is that of the update that the minibatch is part of; decay is not
+//        predicted, as in the authors' program; the gradient of a round under way is not either (their
+//        program reads it for sgd). Of SpecTrain's own scheme, whose backwards predict too, and XPipe's,
+//        where the minibatches of an update share one prediction, nothing more was taken.
 #pragma once
 
 #include <string>
@@ -29,6 +40,7 @@ enum class WeightRule {
   kTwoVersions,  ///< "2bw": those of the update before the last interval's
   kFlush,        ///< "flush": all updates of the intervals before
   kPaci,         ///< "paci": the one version there is, which a minibatch sees change once at most
+  kPredict,      ///< "predict": what the latest are expected to be when the backward comes
 };
 
 /// How many minibatches behind the updates of its stage a forward reads: the whole difference between the
@@ -54,6 +66,9 @@ struct WeightRuleFacts {
   /// In place: a stage accumulates gradients until no minibatch crosses more than one update between its
   /// forward and its backward.
   bool bounds_crossing = false;
+  /// In place: a forward reads what the weights are expected to be at its backward, made of the latest. Wants
+  /// an update rule that says so (check_prediction() of graph/update_rules.h).
+  bool predicts = false;
 
   bool drains() const { return lag == WeightLag::kNone; }
   bool reads_latest() const { return lag == WeightLag::kNone || lag == WeightLag::kOwnStage; }

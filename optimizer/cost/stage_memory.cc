@@ -97,8 +97,10 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
       load.parameter_bytes + copied_bytes(load.parameter_bytes, inputs) + load.buffer_bytes;
   memory.versions_bytes = further_versions(inputs.weights, in_flight, inputs.pipeline_depth) *
                           (weights + copied_bytes(weights, inputs));
-  if (facts_of(inputs.weights).in_place && in_flight > 1)  // copies stay as a forward has read them
-    memory.versions_bytes += copied_bytes(weights, inputs);
+  // Copies stay as a forward has read them, which are as many as predictions, and two without.
+  if (facts_of(inputs.weights).in_place && in_flight > 1)
+    memory.versions_bytes +=
+        (facts_of(inputs.weights).predicts ? in_flight - 2 : 1) * copied_bytes(weights, inputs);
   memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;

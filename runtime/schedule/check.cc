@@ -115,6 +115,7 @@ class StageChecker {
 
   std::string forward(size_t slot) {
     if (latest_) add_reader(slot, out_.updates);
+    if (has_rule_ && rule_.predicted(own_[slot])) held_.predict();
     const int64_t version = read_[slot];
     out_.minibatches.push_back(own_[slot]);
     out_.forward_version.push_back(version);

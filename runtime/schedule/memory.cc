@@ -27,6 +27,7 @@ class StageVersions {
   }
   void forward(int64_t k) {
     if (!early_) held_.add_reader(rule_.of(k));
+    if (rule_.predicted(k)) held_.predict();
     peak_ = std::max(peak_, held_.count());
   }
   void backward(int64_t k) { held_.remove_reader(rule_.of(k)); }

@@ -106,7 +106,12 @@ StageReplica::StageReplica(const Graph& graph, const Plan& plan, const PipelineS
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
       versions_(plan.schedule, shape, stage, place, program_.trainable(), program_.segment().copied()),
       averaged_buffers_(averaged_buffers_of(graph, program_, plan.frozen_layers)),
-      update_rule_(update_rule_of(program_, rules.optimizer)) {}
+      update_rule_(update_rule_of(program_, rules.optimizer)) {
+  versions_.predict_with([this](int64_t own, int64_t updates, const std::vector<at::Tensor>& weights,
+                                const std::vector<at::Tensor>& into) {
+    update_rule_->predict(weights, learning_rate(turns_.round_of(own)), updates, into);
+  });
+}
 
 void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape) {
   RecordingPlan recordings = recording_plan(graph, plan, shape, stage_, program_, rules_);
@@ -197,6 +202,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
                                               std::vector<at::Tensor> fields, double loss_weight) {
   buffers_before_.forward_comes(k, buffers_);
   auto version = versions_.read(span_->to_own(k));
+  versions_.begin_forward(span_->to_own(k));
   Pass pass;
   Forwarded result;
   if (auto recorded = recorded_ ? recorded_->forward(k, received, fields, *version, buffers_, loss_weight)
@@ -213,6 +219,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     pass.version = std::move(version);  // a checkpoint may want all of it
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.handed_out, {})};
   }
+  versions_.end_forward();
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
   PW_CHECK(fresh, "minibatch " << k << " is in flight already");
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(in_flight_.size()));
@@ -225,7 +232,10 @@ void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vec
     Pass pass = in_flight_.at(k);
     pass.version = version_for_running(pass.version);
     const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
-    return running().where_not_finite(pass, std::move(received), std::move(fields), buffers);
+    versions_.begin_forward(span_->to_own(k));
+    std::string where = running().where_not_finite(pass, std::move(received), std::move(fields), buffers);
+    versions_.end_forward();
+    return where;
   });
 }
 

@@ -23,6 +23,11 @@ class StageVersions {
   /// Trainable weights of versions, by version number.
   using Older = std::map<int64_t, std::vector<at::Tensor>>;
   using Version = std::shared_ptr<const WeightVersion>;
+  /// into[i] becomes what trainable weights[i] are expected to be `updates` updates later, when the backward
+  /// of the minibatch comes.
+  using Predict =
+      std::function<void(int64_t minibatch, int64_t updates, const std::vector<at::Tensor>& weights,
+                         const std::vector<at::Tensor>& into)>;
 
   /// Of replica `place` of a stage in its pipeline, which has this schedule and shape. `trainable`: positions
   /// in a version's weights; `copied`: as WeightVersions has it. There is no version before the first
@@ -30,6 +35,8 @@ class StageVersions {
   StageVersions(std::string schedule, PipelineShape shape, int64_t stage, int64_t place,
                 std::vector<size_t> trainable, std::vector<size_t> copied = {});
 
+  /// Of a rule that predicts (WeightRuleFacts::predicts): before the first span.
+  void predict_with(Predict predict) { predict_ = std::move(predict); }
   /// From now on, also after a restore(): WeightVersions::keep_places().
   void keep_places();
   /// `weights` is the version after `updates` updates, `older` what minibatches of the next span read beside.
@@ -62,6 +69,9 @@ class StageVersions {
 
   /// For the forward of a minibatch of the span, once. Hold it until its backward has ended.
   Version read(int64_t minibatch);
+  /// Around the forward of a minibatch that reads a prediction: meanwhile the latest version holds it.
+  void begin_forward(int64_t minibatch);
+  void end_forward();
   /// In place: before the backward of a minibatch whose forward was given `version`, which becomes the
   /// latest.
   void turn_back(int64_t minibatch, const WeightVersion& version);
@@ -86,8 +96,18 @@ class StageVersions {
   Older restored_;                      // for the next span: all weights of each version
   int64_t first_version_ = 0;           // at the span's begin
   std::unique_ptr<ReadVersions> rule_;  // of the span
-  std::set<int64_t> checkpoints_;       // of the span
-  Version before_last_;                 // in place: a copy of what the last update has changed, or none
+  Span span_;
+  int64_t began_ = 0;              // before which minibatch the pipeline was last empty
+  std::set<int64_t> checkpoints_;  // of the span
+  Version before_last_;            // in place: a copy of what the last update has changed, or none
+
+  bool wanted_by_checkpoint(int64_t minibatch) const;
+  void keep_unread_predictions(int64_t next);
+  Predict predict_;
+  bool shows_ = false;      // a prediction
+  int64_t forwarded_ = -1;  // the last minibatch of the span whose forward has begun
+  /// By first reader: predictions that a checkpoint wants, or that come from one.
+  std::map<int64_t, std::vector<at::Tensor>> kept_predictions_;
 };
 
 }  // namespace pipewright

@@ -1,5 +1,8 @@
 #include "runtime/stage/weight_versions.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -163,6 +166,32 @@ void WeightVersions::bring_up_to_date(const WeightVersion& version) {
     if (!to.is_same(from)) to.variable_data().copy_(from.variable_data());
   }
   const_cast<WeightVersion&>(version).number = latest_->number;  // made by make()
+}
+
+void WeightVersions::show(const std::vector<size_t>& which, const Write& write) {
+  PW_CHECK(in_place_, "a version that others read is not changed");
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  std::vector<at::Tensor> shown;
+  for (const size_t i : which) shown.push_back(latest_->weights[i].variable_data());
+  if (aside_.empty())
+    for (const at::Tensor& weight : shown) aside_.push_back(at::empty_like(weight));
+  for (size_t i = 0; i < shown.size(); ++i) aside_[i].copy_(shown[i]);
+  write(aside_, shown);
+  copies_aside_ = latest_->copies;
+  for (size_t i = 0; i < which.size() && !latest_->copies.empty(); ++i) {
+    at::Tensor& copy = latest_->copies[which[i]];
+    if (!copy.defined()) continue;
+    copy = room_for_copy(shown[i]);
+    cast_to_copies({shown[i]}, {copy});
+  }
+  peak_live_ = std::max(peak_live_, books_->live + 1);
+}
+
+void WeightVersions::hide(const std::vector<size_t>& which) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < which.size(); ++i) latest_->weights[which[i]].variable_data().copy_(aside_[i]);
+  latest_->copies = std::exchange(copies_aside_, {});
 }
 
 void WeightVersions::changed() { cast_to_copies(latest_->weights, latest_->copies); }

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -69,6 +70,13 @@ class WeightVersions {
   /// Somebody has written to the latest version's weights: copies it anew. Nobody has read it yet.
   void changed();
 
+  /// In place: until hide(), the weights `which` of the latest version hold what `write` makes of the current
+  /// ones, which wait beside them, and copies are of these. Nobody reads them meanwhile but who is to see it.
+  using Write =
+      std::function<void(const std::vector<at::Tensor>& current, const std::vector<at::Tensor>& shown)>;
+  void show(const std::vector<size_t>& which, const Write& write);
+  void hide(const std::vector<size_t>& which);
+
   int64_t updates() const { return latest_->number; }
   int64_t live() const { return books_->live; }  ///< versions held by anyone, the latest included
   int64_t peak_live() const { return peak_live_; }
@@ -90,6 +98,7 @@ class WeightVersions {
   int64_t peak_live_ = 0;
   std::shared_ptr<WeightVersion> latest_;
   std::map<int64_t, int64_t> readers_;                          // forwards to come, by version
+  std::vector<at::Tensor> aside_, copies_aside_;                // the current ones, while others are shown
   std::map<int64_t, std::shared_ptr<WeightVersion>> kept_for_;  // older ones that they read
 };
 

@@ -10,6 +10,7 @@
 
 #include "graph/delay_corrections.h"
 #include "graph/sample_ranges.h"
+#include "graph/update_rules.h"
 #include "models/run/autocast.h"
 #include "models/run/device_passes.h"
 #include "models/zoo/builder.h"
@@ -68,6 +69,8 @@ class RandomJobs {
                                     {"1f1b", "2bw"},
                                     {"1f1b", "paci"},
                                     {"1f1b", "paci"},
+                                    {"1f1b", "predict"},
+                                    {"1f1b", "predict"},
                                     {"model-parallel", "stash"},
                                     {"gpipe", "flush"},
                                     {"1f1b-flush", "flush"},
@@ -130,6 +133,7 @@ class RandomJobs {
     std::vector<Kind> kinds;
     if (!shares && job.rules.loss_average != "labels")
       kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"1f1b", "paci"}, {"model-parallel", "stash"}};
+    if (!kinds.empty() && predicts(job.rules.optimizer)) kinds.push_back({"1f1b", "predict"});
     const std::vector<Kind> together = {{"1f1b", "2bw"},
                                         {"gpipe", "flush"},
                                         {"1f1b-flush", "flush"},
@@ -152,6 +156,11 @@ class RandomJobs {
   }
 
  private:
+  static bool predicts(const OptimizerSettings& optimizer) {
+    const UpdateRuleFacts& rule = update_rule_facts(optimizer.name);
+    return rule.predicts && !rule.slots(optimizer).empty();
+  }
+
   // Depths, and intervals, that the schedule can do with.
   static void deepen(Plan& plan, const TrainingRules& rules) {
     if (plan.weights == "2bw") {
@@ -281,6 +290,10 @@ class RandomJobs {
     rules.optimizer.learning_rate = rules.optimizer.name == "sgd" ? 0.05 : 0.01;
     if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
     if (rules.optimizer.name == "muon") rules.optimizer.momentum = 0.95;
+    if (weight_rule_facts(weights).predicts && !predicts(rules.optimizer)) {
+      rules.optimizer.name = one_of<std::string>({"sgd", "adam", "adamw"});
+      rules.optimizer.momentum = 0.9;
+    }
     rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
     if (chance(30)) rules.optimizer.no_decay = "bias|norm";
@@ -294,8 +307,7 @@ class RandomJobs {
     rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
     const bool own_rounds = !weight_rule_facts(weights).one_update_for_all;
     rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;
-    rules.learning_rate_scaling =
-        (weights == "stash" || weights == "paci") && chance(40) ? "pipedream" : "none";
+    rules.learning_rate_scaling = own_rounds && weights != "vertical" && chance(40) ? "pipedream" : "none";
     rules.learning_rate_policy.name =
         one_of<std::string>({"constant", "cosine", "exponential", "polynomial"});
     rules.learning_rate_policy.warmup_minibatches = chance(30) ? 4 : 0;

@@ -73,6 +73,7 @@ std::string broken(const std::string& schedule, const PipelineShape& shape, Span
     const int64_t most = shape.weights == WeightRule::kFlush         ? 1
                          : shape.weights == WeightRule::kTwoVersions ? 2
                          : shape.weights == WeightRule::kPaci        ? 1
+                         : shape.weights == WeightRule::kPredict     ? 2
                          : shape.weights == WeightRule::kStash       ? versions(ahead)
                                                                      : versions(first_ahead);
     if (rank.peak_versions > most) return "versions" + at;
@@ -130,10 +131,12 @@ void check_asynchronous(PipelineShape shape, Tally* tally) {
     check_all_spans("1f1b", shape, tally);
   }
   shape.microbatches = 1;
-  shape.weights = WeightRule::kPaci;
-  for (const int64_t accumulation : {1, 3}) {
-    shape.accumulation = accumulation;
-    check_all_spans("1f1b", shape, tally);
+  for (const WeightRule in_place : {WeightRule::kPaci, WeightRule::kPredict}) {
+    shape.weights = in_place;
+    for (const int64_t accumulation : {1, 3}) {
+      shape.accumulation = accumulation;
+      check_all_spans("1f1b", shape, tally);
+    }
   }
   shape.weights = WeightRule::kVertical;
   try {

@@ -125,9 +125,9 @@ TEST_CASE("oracle: stages whose layers are frozen, under every schedule and weig
   };
   const Kind kinds[] = {{"1f1b", "stash"},           {"1f1b", "vertical"}, {"1f1b", "2bw"},
                         {"model-parallel", "stash"}, {"gpipe", "flush"},   {"1f1b-flush", "flush"},
-                        {"zb-h1", "flush"},          {"1f1b", "paci"}};
-  for (int round = 0; round < 32; ++round) {
-    const Kind& kind = kinds[round % 8];
+                        {"zb-h1", "flush"},          {"1f1b", "paci"},     {"1f1b", "predict"}};
+  for (int round = 0; round < 36; ++round) {
+    const Kind& kind = kinds[round % 9];
     const auto stages = static_cast<size_t>(2 + random() % 3);
     std::vector<int64_t> replicas, depths;
     const bool equal = std::string(kind.weights) == "vertical";
@@ -194,6 +194,26 @@ TEST_CASE("oracle: paci, one version that changes under minibatches in flight") 
       rules.optimizer.name = name;
       rules.gradient_accumulation = accumulation;
       const Plan plan = with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "paci");
+      compare(model, plan, rules, spans, make_local_world(plan.world_size));
+      compare_world("local", model, plan, rules, 22);
+    }
+  }
+}
+
+TEST_CASE("oracle: predict, forwards with what the optimizer expects of the weights") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  const std::vector<Span> spans = {{0, 23}, {23, 4}, {27, 13}};
+  const std::string name = GENERATE("sgd", "adam", "adamw");
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{1, 1, 1, 1}, {6, 5, 2, 1}}, Case{{2, 1}, {4, 3}},
+                        Case{{1, 3}, {4, 2}}}) {
+    for (const int64_t accumulation : {1, 3}) {
+      TrainingRules rules = momentum_rules();
+      rules.optimizer.name = name;
+      rules.gradient_accumulation = accumulation;
+      rules.learning_rate_policy.name = "cosine";
+      rules.learning_rate_policy.warmup_minibatches = 5;
+      const Plan plan = with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "predict");
       compare(model, plan, rules, spans, make_local_world(plan.world_size));
       compare_world("local", model, plan, rules, 22);
     }
