@@ -384,7 +384,7 @@ TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
 }
 
 TEST_CASE(
-    "predict: where the slots say that weights go, by rate and updates; before the first step nowhere") {
+    "predict: where the slots say that weights go, by rate and updates, before the first step nowhere") {
   OptimizerSettings settings;
   settings.name = GENERATE("sgd", "adam", "adamw");
   settings.momentum = settings.name == "sgd" ? 0.9 : 0;
