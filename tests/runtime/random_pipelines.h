@@ -96,9 +96,9 @@ class RandomJobs {
     RandomJob job;
     do {
       job = next(most_ranks);
-    } while (weight_rule_facts(job.plan.weights).in_place || schedule_facts(job.plan.schedule).several_stages
-                 ? job.plan.stages[0].ranks.size() == 1
-                 : job.plan.world_size > most_ranks);
+    } while (weight_rule_facts(job.plan.weights).in_place ||
+             (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
+                                                               : job.plan.world_size > most_ranks));
     job.rules.sync = sync;
     job.rules.optimizer.delay_correction = "none";
     job.rules.loss_average = "minibatches";
