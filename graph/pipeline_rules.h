@@ -15,17 +15,19 @@
 //        every few minibatches: checkpoints and stops wait for that). With gradient_accumulation of at least
 //        the depth all stages step as theirs do. A backward reads the weights' own memory as it is then, and
 //        what the forward has made of weights and activations as that left it, as autograd does.
-// predict   Guan et al. (PipeOptim, arXiv 2312.00839, eq. of its authors' program, guanleics/PipeOptim): a
-//        forward runs with w - rate * s * d, s the updates until its backward, d what the update rule makes
-//        of its memory, and the backward with the weights that there are then: two versions, one of them only
-//        while a forward runs. d is the velocity of sgd with momentum (which is SpecTrain's form, Chen et
-//        al., arXiv 1809.02839) and m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) of adam and adamw
-//        (which is XPipe's, Guan et al., arXiv 1911.04610): so the optimizer chooses the form, and there is
-//        no option. Taken here: s is the very number (the papers have one for a stage, p - s - 1, also while
-//        the pipeline fills); the rate is that of the update that the minibatch is part of; decay is not
-//        predicted, as in the authors' program; the gradient of a round under way is not either (their
-//        program reads it for sgd). Of SpecTrain's own scheme, whose backwards predict too, and XPipe's,
-//        where the minibatches of an update share one prediction, nothing more was taken.
+//
+// predict   Guan et al., PipeOptim (arXiv 2312.00839): a forward runs with w - rate * s * d, s the updates up
+//        to its backward, d what the update rule makes of its memory, and the backward with the weights that
+//        there are then: two versions, one of them only while a forward runs. The formula is that of its
+//        authors' program (github.com/guanleics/PipeOptim); the papers' text was not at hand. d is the
+//        velocity of sgd with momentum (SpecTrain's form, Chen et al., arXiv 1809.02839), and m / (1 -
+//        beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon) of adam and adamw (XPipe's, Guan et al., arXiv
+//        1911.04610): the optimizer chooses the form, so there is no option. Taken here: s is the very number
+//        (theirs is one for a stage, p - s - 1 by the description and one more in the program, also while the
+//        pipeline fills); the rate is that of the update that the minibatch is part of; decay is not
+//        predicted, as in their program, nor is the gradient of the round under way, which their program
+//        reads for sgd. SpecTrain's backwards predict too, and XPipe's minibatches of one update share a
+//        prediction: neither was taken.
 #pragma once
 
 #include <string>
