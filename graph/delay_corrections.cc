@@ -43,6 +43,11 @@ void check_delay_correction(const UpdateSettings& settings, WeightRule weights) 
                         "' make every update from gradients of the latest weights, there is no delay",
                     "Leave out --delay-correction, or take a plan with other weights.");
   }
+  if (rule.in_place) {
+    throw PlanError(name + " is for gradients of one version of the weights; with the plan's weights '" +
+                        rule.name + "' a backward reads another one than its forward",
+                    "Leave out --delay-correction, or take a plan with weights stash, vertical or 2bw.");
+  }
   const bool of_one_update = rule.lag == WeightLag::kInterval;
   if (facts.of_one_update && !of_one_update) {
     throw PlanError(name + " is for gradients that are one update old; the plan's weights '" + rule.name +

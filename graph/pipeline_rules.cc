@@ -15,6 +15,12 @@ const std::vector<WeightRuleFacts>& weight_rules() {
       {WeightRule::kTwoVersions, "2bw", WeightLag::kInterval, true,
        "one update interval behind, two versions"},
       {WeightRule::kFlush, "flush", WeightLag::kNone, true, "drained before every update, one version"},
+      {WeightRule::kPaci, "paci", WeightLag::kOwnStage, false,
+       "one version, of which a minibatch sees one update at most",
+       /*in_place=*/true, /*bounds_crossing=*/true},
+      {WeightRule::kPredict, "predict", WeightLag::kOwnStage, false,
+       "one version, and what the optimizer expects of it while a forward runs", /*in_place=*/true,
+       /*bounds_crossing=*/false, /*predicts=*/true},
   };
   return rows;
 }
@@ -26,9 +32,7 @@ const WeightRuleFacts& facts_of(WeightRule rule) {
   return weight_rules().front();
 }
 
-std::vector<std::string> weight_rule_names() {
-  return names_of(weight_rules());
-}
+std::vector<std::string> weight_rule_names() { return names_of(weight_rules()); }
 
 WeightRule weight_rule_named(const std::string& name) {
   return row_named(weight_rules(), "weights", name).rule;
@@ -43,7 +47,7 @@ const std::vector<ScheduleFacts>& schedule_table() {
   static const std::vector<ScheduleFacts> rows = {
       {.kind = ScheduleKind::k1F1B,
        .name = "1f1b",
-       .weights = {kStash, kVertical, kTwoVersions},
+       .weights = {kStash, kVertical, kTwoVersions, kPaci, kPredict},
        .depth = DepthChoice::kSearched,
        .summary = "asynchronous: one forward, one backward in turn, round robin over replicas"},
       {.kind = ScheduleKind::kModelParallel,

@@ -384,6 +384,12 @@ void check_schedule_and_weights(const Plan& plan) {
                         "' stages update at different times",
                     "Put all nodes that read it into one stage, or use weights 'flush' or '2bw'.");
   }
+  for (size_t s = 0; rule.in_place && s < plan.stages.size(); ++s) {
+    if (!plan.stages[s].recompute) continue;
+    throw PlanError("plan, stage " + std::to_string(s) + ": recomputes, and with weights '" + plan.weights +
+                        "' its second forward would read newer weights than the first",
+                    "Leave `recompute` out of its stages, or use other weights.");
+  }
 }
 
 Plan single_stage_plan(const Graph& graph, int64_t replicas) {

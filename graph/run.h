@@ -72,8 +72,8 @@ struct UpdateSettings {
   LearningRatePolicy learning_rate_policy;
   std::string learning_rate_scaling = "none";  ///< "none", "pipedream"
   double gradient_clipping_norm = 0;  ///< global norm of an update's gradient, at most; 0 = no clipping
-  int64_t gradient_accumulation =
-      1;  ///< rounds of a stage that make one update (weights "stash", "vertical")
+  /// Rounds of a stage that make one update (weights "stash", "vertical", "predict"; at least, with "paci").
+  int64_t gradient_accumulation = 1;
   /// Over what the loss of an update is averaged where its minibatches count unequal numbers of labels:
   /// "minibatches" (the mean of their means) or "labels" (each counts as many as it has).
   std::string loss_average = "minibatches";

@@ -1,6 +1,7 @@
 #include "graph/update_rules.h"
 
 #include "graph/delay_corrections.h"
+#include "graph/error.h"
 #include "graph/rows.h"
 
 namespace pipewright {
@@ -17,9 +18,12 @@ std::vector<std::string> two_moments(const OptimizerSettings&) { return {"exp_av
 
 const std::vector<UpdateRuleFacts>& update_rules() {
   static const std::vector<UpdateRuleFacts> rows = {
-      {UpdateRuleKind::kSgd, "sgd", momentum_if_any}, {UpdateRuleKind::kAdam, "adam", two_moments},
-      {UpdateRuleKind::kAdamW, "adamw", two_moments}, {UpdateRuleKind::kNAdam, "nadam", two_moments},
-      {UpdateRuleKind::kLion, "lion", one_moment},    {UpdateRuleKind::kMuon, "muon", two_moments, true}};
+      {.kind = UpdateRuleKind::kSgd, .name = "sgd", .slots = momentum_if_any, .predicts = true},
+      {.kind = UpdateRuleKind::kAdam, .name = "adam", .slots = two_moments, .predicts = true},
+      {.kind = UpdateRuleKind::kAdamW, .name = "adamw", .slots = two_moments, .predicts = true},
+      {.kind = UpdateRuleKind::kNAdam, .name = "nadam", .slots = two_moments},
+      {.kind = UpdateRuleKind::kLion, .name = "lion", .slots = one_moment},
+      {.kind = UpdateRuleKind::kMuon, .name = "muon", .slots = two_moments, .matrices = true}};
   return rows;
 }
 
@@ -33,6 +37,21 @@ std::vector<std::string> slot_names(const OptimizerSettings& settings) {
   std::vector<std::string> names = update_rule_facts(settings.name).slots(settings);
   if (const char* slot = delay_correction_facts(settings.delay_correction).slot) names.emplace_back(slot);
   return names;
+}
+
+void check_prediction(const OptimizerSettings& settings, WeightRule weights) {
+  if (!facts_of(weights).predicts) return;
+  const UpdateRuleFacts& rule = update_rule_facts(settings.name);
+  if (rule.predicts && !rule.slots(settings).empty()) return;
+  std::vector<std::string> others;
+  for (const UpdateRuleFacts& row : update_rules())
+    if (row.predicts) others.emplace_back(row.name);
+  throw PlanError(
+      "the plan's weights '" + std::string(to_text(weights)) + "' are predicted by the optimizer, and '" +
+          rule.name + "' " +
+          (rule.predicts ? "without momentum keeps nothing that says where they go" : "has no form of it"),
+      rule.predicts ? "Give --momentum 0.9, or a plan with other weights."
+                    : "Take one of " + join(others, ", ") + ", or a plan with other weights.");
 }
 
 bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings& parameter,

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/pipeline_rules.h"
 #include "graph/run.h"
 
 namespace pipewright {
@@ -19,6 +20,8 @@ struct UpdateRuleFacts {
   /// Parameters of two dimensions are stepped as a whole, unless a group says otherwise, and keep the first
   /// of these slots only.
   bool matrices = false;
+  /// Its slots, where it has any, say which way it goes on: UpdateRule::predict().
+  bool predicts = false;
 };
 const std::vector<UpdateRuleFacts>& update_rules();
 /// InputError with the nearest name.
@@ -26,6 +29,8 @@ const UpdateRuleFacts& update_rule_facts(const std::string& name);
 std::vector<std::string> update_rule_names();
 /// Of the rule that the settings name, then of its correction of delays.
 std::vector<std::string> slot_names(const OptimizerSettings& settings);
+/// PlanError where the weight rule predicts weights and the settings' rule does not.
+void check_prediction(const OptimizerSettings& settings, WeightRule weights);
 /// Whether the rule steps a parameter of so many dimensions as a whole.
 bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings& parameter,
                      size_t dimensions);

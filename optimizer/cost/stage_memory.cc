@@ -88,7 +88,8 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   // it, or the place from which replicas sum. The exchange itself holds less: by then a minibatch is gone. An
   // update needs no room: it is in place, or where a version has died. Copies of tied parameters hold what
   // the other stages sent, and the sum, when the backward has freed its activations.
-  const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas;
+  const bool several_turns = facts_of(inputs.weights).bounds_crossing && in_flight > 2;  // of an update
+  const bool gathers = replicas > 1 || inputs.minibatches_per_update > replicas || several_turns;
   const int64_t beside =
       std::max(gathers ? weights : 0, std::max<int64_t>(0, load.tied_held_bytes - one_minibatch));
   StageMemory memory;
@@ -96,6 +97,10 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
       load.parameter_bytes + copied_bytes(load.parameter_bytes, inputs) + load.buffer_bytes;
   memory.versions_bytes = further_versions(inputs.weights, in_flight, inputs.pipeline_depth) *
                           (weights + copied_bytes(weights, inputs));
+  // Copies stay as a forward has read them, which are as many as predictions, and two without.
+  if (facts_of(inputs.weights).in_place && in_flight > 1)
+    memory.versions_bytes +=
+        (facts_of(inputs.weights).predicts ? in_flight - 2 : 1) * copied_bytes(weights, inputs);
   memory.gradients_bytes = weights + beside;
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;

@@ -59,7 +59,7 @@ int64_t minibatches_of_update(const StageLoad& load, int64_t replicas, const Cos
 
 /// Whether minibatches in flight read weights that an update replaces.
 bool keeps_old_weights(const StageLoad& load, const CostInputs& inputs) {
-  if (inputs.one_at_a_time) return false;
+  if (inputs.one_at_a_time || facts_of(inputs.weights).in_place) return false;
   switch (facts_of(inputs.weights).lag) {
     case WeightLag::kOwnStage:
       return !load.last;  // where one minibatch is in flight

@@ -57,6 +57,9 @@ double bound_on_own_cores(const Question& q, const PlanRequest& request, const W
     return std::max(shared, (whole.least_seconds - ahead) / fastest * (1 - kBoundRounding));
   }
   if (schedule_facts(request.schedule).several_stages || begins_with_known(request)) return shared;
+  // The search has an update after every turn of a stage's replicas.
+  if (!q.single_stage && !request.weights.empty() && weight_rule_facts(request.weights).bounds_crossing)
+    return shared;
   const bool exact = q.states->exact;
   // Of cuts that are no use to the best of all some may be of use to the best of several stages.
   const bool formula_has_it = !q.inputs.placed() && q.memory_bytes == 0 && q.least_stages == 1 &&

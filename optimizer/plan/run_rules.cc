@@ -133,6 +133,11 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     throw InputError("--weights " + request.weights + ": needs stages with equally many replicas",
                      "Take --strategy straight, or another rule: stash, 2bw.");
   }
+  if (rule.in_place && request.recompute == "always") {
+    throw InputError("--recompute always: with weights '" + request.weights +
+                         "' a second forward would read newer weights than the first",
+                     "Take --recompute never, or other weights.");
+  }
   if (!wants_intervals(request)) {
     if (request.microbatches > 0) {
       throw InputError(
@@ -180,6 +185,7 @@ void search_by_rules(const PlanRequest& request, Question* question) {
   question->interval = wants_intervals(request) ? request.microbatches : 0;
   question->whole_interval = schedule.holds_interval;
   question->inputs.split_backward = schedule.splits_backward;
+  if (rule.in_place) question->recompute = Recompute::kNever;
   const int64_t most = request.most_minibatches_per_update;
   if (most == 0 || rule.one_update_for_all) return;
   question->most_replicas = std::min(question->most_replicas, most);

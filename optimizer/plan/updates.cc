@@ -1,9 +1,9 @@
 #include "optimizer/plan/updates.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "graph/pipeline_rules.h"
+#include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
 
@@ -15,11 +15,10 @@ Updates updates_of(const Plan& plan) {
     updates.staleness = rule.drains() ? 0 : 1;
     return updates;
   }
+  const PipelineShape shape = shape_of(plan);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
-    auto round = static_cast<int64_t>(stage.ranks.size());
-    if (stage.splits()) round = 1;
-    if (!stage.shares.empty()) round = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
+    const int64_t round = StageTurns(shape, static_cast<int64_t>(s)).round_length();
     updates.least_minibatches = s == 0 ? round : std::min(updates.least_minibatches, round);
     updates.most_minibatches = std::max(updates.most_minibatches, round);
     // Minibatches in flight were read with the weights before theirs.
@@ -27,6 +26,7 @@ Updates updates_of(const Plan& plan) {
     if (schedule_facts(plan.schedule).kind != ScheduleKind::kModelParallel)
       updates.staleness = std::max(updates.staleness, depth - 1);
   }
+  if (rule.bounds_crossing) updates.staleness = std::min<int64_t>(updates.staleness, 1);
   return updates;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <numeric>
 #include <string>
 
 #include "graph/error.h"
@@ -18,16 +17,13 @@ namespace {
 /// What the busiest device does in a minibatch of each stage, without waiting: as the formula, with what only
 /// prices have (further work of updates, ranks of one host, slow ranks' updates and sums, slow links).
 void add_priced(const Plan& plan, const PlanCost& cost, std::vector<StagePeriod>* periods) {
+  const PipelineShape shape = shape_of(plan);
   for (size_t s = 0; s < cost.times.size(); ++s) {
     const Stage& stage = plan.stages[s];
     const StageTimes& t = cost.times[s];
     StagePeriod& period = (*periods)[s];
     const auto replicas = static_cast<int64_t>(stage.ranks.size());
-    double round = stage.splits() ? 1 : static_cast<double>(replicas);
-    if (!stage.shares.empty())
-      round = static_cast<double>(std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0}));
-    if (cost.inputs.minibatches_per_update > 0)
-      round = static_cast<double>(cost.inputs.minibatches_per_update);
+    const auto round = static_cast<double>(StageTurns(shape, static_cast<int64_t>(s)).round_length());
     period.gradient_sync_seconds = (t.tied_seconds + (replicas > 1 ? t.reduce_seconds : 0)) / round;
     period.compute_seconds = period.step_seconds = 0;
     for (size_t q = 0; q < stage.ranks.size(); ++q) {

@@ -115,7 +115,7 @@ int64_t pipeline_began(const CheckpointManifest& manifest, const Plan& plan, int
     const CheckpointStage& stage = manifest.stages.at(static_cast<size_t>(s));
     const ReadVersions read(plan.schedule, shape, s, {next, end - next}, manifest.pipeline_began);
     for (int64_t k = next; k < end && read.of(k) < 0; ++k) {
-      if (stage.versions.count(stage.updates + read.of(k)) == 0) return next;
+      if (stage.versions.count(read.number_in_checkpoint(k, stage.updates)) == 0) return next;
     }
   }
   return manifest.pipeline_began;

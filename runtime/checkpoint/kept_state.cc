@@ -111,7 +111,7 @@ int64_t kept_state_bytes(const Graph& graph, const Plan& plan, int64_t slots) {
     std::set<std::string> read;
     for (const size_t node : interfaces[s].nodes)
       for (const std::string& name : graph.nodes[node].reads()) read.insert(name);
-    const int64_t copies = 1 + slots + further_versions(rule, plan.stages[s].in_flight, pipeline_depth);
+    const int64_t copies = 1 + slots + older_in_checkpoint(rule, plan.stages[s].in_flight, pipeline_depth);
     for (const Parameter& parameter : graph.parameters)
       if (read.count(parameter.name) != 0)
         bytes += (parameter.trainable ? copies : 1) * parameter.type.bytes();

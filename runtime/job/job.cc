@@ -71,6 +71,7 @@ void check_change_runs(const Plan& plan, const std::string& file, const Run& run
     check_plan_runs(plan, gradient_accumulation);
     check_side_by_side(plan, run.sync, gradient_accumulation);
     check_delay_correction(run, weight_rule_named(plan.weights));
+    check_prediction(run.optimizer, weight_rule_named(plan.weights));
   } catch (const PlanError& error) {
     throw PlanError(file + ": " + error.what(), error.remedy());
   }
@@ -331,6 +332,7 @@ Job prepare_forward_job(const Run& run, std::optional<int64_t> world_size, at::D
   check_plan_runs(job.plan, run.gradient_accumulation);
   check_side_by_side(job.plan, run.sync, run.gradient_accumulation);
   check_delay_correction(run, weight_rule_named(job.plan.weights));
+  check_prediction(run.optimizer, weight_rule_named(job.plan.weights));
   for (int64_t generation = 0; generation < job.generations(); ++generation)
     job.disturbances.check(job.plan_of(generation));
   check_cache(job);

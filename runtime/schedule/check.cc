@@ -39,7 +39,8 @@ class StageChecker {
         reached_(own_.size(), 0),
         split_(own_.size(), false),
         read_(own_.size(), 0),
-        held_(trains ? rounds_.count : 0),
+        held_(shape.weights, trains ? rounds_.count : 0),
+        bounds_crossing_(facts_of(shape.weights).bounds_crossing),
         round_(rounds_.first) {
     const bool previous = stage > 0, next = stage + 1 < shape.stages();
     const auto chain = [](std::vector<std::pair<ActionKind, bool>> all) {
@@ -106,11 +107,15 @@ class StageChecker {
       --in_flight_;
       remove_reader(slot);
     }
+    const int64_t crossed = out_.updates - read_[slot];
+    if (backward && bounds_crossing_ && crossed > 1)
+      return std::to_string(crossed) + " updates since its forward, expected at most 1";
     return "";
   }
 
   std::string forward(size_t slot) {
     if (latest_) add_reader(slot, out_.updates);
+    if (has_rule_ && rule_.predicted(own_[slot])) held_.predict();
     const int64_t version = read_[slot];
     out_.minibatches.push_back(own_[slot]);
     out_.forward_version.push_back(version);
@@ -170,6 +175,7 @@ class StageChecker {
   std::vector<bool> split_;      // the backward is in two parts
   std::vector<int64_t> read_;    // version
   HeldVersions held_;
+  bool bounds_crossing_;
   int64_t in_flight_ = 0;
   size_t first_open_ = 0;  // minibatches before it are done
   int64_t round_;          // the next to end

@@ -34,9 +34,10 @@ struct ScheduleCheck {
 /// a reduce waits until all replicas of the stage reach it. Also checks that each minibatch of the span runs
 /// forward (and backward, whole or in its two parts, unless the schedule has none) exactly once at each stage
 /// on the right replica, in the right order and in flight within the depth; rounds in order; the gradient
-/// sent upstream before the round's reduce; and that each forward finds the version that the shape's rule
-/// says (versions.h). A schedule without backward has nothing in flight between forwards. Errors as in
-/// schedule_of_all().
+/// sent upstream before the round's reduce; that each forward finds the version that the shape's rule says
+/// (versions.h); and with a rule that bounds it, that no stage makes more than one update between a
+/// minibatch's forward and its backward. A schedule without backward has nothing in flight between forwards.
+/// Errors as in schedule_of_all().
 ScheduleCheck check_schedule(const std::string& schedule, const PipelineShape& shape, Span span);
 
 /// The same for lists from elsewhere, in the order of placements(). `trains`: each minibatch must also run

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/schedule/versions.h"
+
 namespace pipewright {
 namespace {
 
@@ -29,8 +31,12 @@ std::vector<KeptOnHost> kept_by_host(const Plan& plan, const Prediction& predict
     const StageMemory& memory = prediction.stages.at(s).memory;
     const std::vector<int64_t>& ranks = plan.stages[s].ranks;
     by_rank[static_cast<size_t>(ranks.front())] += memory.weights_bytes + memory.optimizer_bytes;
+    // In place a checkpoint has versions that the rank itself has not.
+    const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+    const int64_t older = older_in_checkpoint(rule.rule, plan.stages[s].in_flight, 0);
+    const int64_t versions = rule.in_place ? older * memory.weights_bytes : memory.versions_bytes;
     for (const int64_t rank : ranks)
-      by_rank[static_cast<size_t>(rank)] += memory.versions_bytes / static_cast<int64_t>(ranks.size());
+      by_rank[static_cast<size_t>(rank)] += versions / static_cast<int64_t>(ranks.size());
   }
   std::vector<KeptOnHost> own;
   for (int64_t rank = 0; rank < plan.world_size; ++rank) {

@@ -20,13 +20,14 @@ class StageVersions {
                 int64_t replica)
       : rule_(schedule, shape, stage, span),
         early_(!facts_of(shape.weights).reads_latest()),
-        held_(StageTurns(shape, stage).rounds_of(span).count) {
+        held_(shape.weights, StageTurns(shape, stage).rounds_of(span).count) {
     if (!early_) return;
     for (const int64_t k : StageTurns(shape, stage).minibatches_of(replica, span))
       held_.add_reader(rule_.of(k));
   }
   void forward(int64_t k) {
     if (!early_) held_.add_reader(rule_.of(k));
+    if (rule_.predicted(k)) held_.predict();
     peak_ = std::max(peak_, held_.count());
   }
   void backward(int64_t k) { held_.remove_reader(rule_.of(k)); }
@@ -103,6 +104,7 @@ class Ledger {
         break;
       case ActionKind::kUpdate:
         if (!keeps) break;
+        if (facts_of(shape_.weights).in_place) break;
         change(a.rank, a.begin_seconds, bytes.version_bytes);
         versions.update();
         change(a.rank, a.end_seconds, (versions.count() - held - 1) * bytes.version_bytes);

@@ -22,7 +22,7 @@ struct PipelineShape {
   std::vector<std::vector<int64_t>> split = {};
   WeightRule weights = WeightRule::kStash;
   int64_t microbatches = 1;     ///< kFlush and kTwoVersions: minibatches of an update interval
-  int64_t accumulation = 1;     ///< kStash and kVertical: cycles of a stage that make one update
+  int64_t accumulation = 1;     ///< cycles of a stage that make one update, but for the two
   int64_t stages_per_rank = 1;  ///< divides the number of stages
   /// For each tied parameter the stages that hold a copy, ascending: kFlush and kTwoVersions only.
   std::vector<std::vector<int64_t>> tied = {};

@@ -41,6 +41,11 @@ void check_side_by_side(const Plan& plan, const std::string& sync, int64_t gradi
   const SyncFacts& facts = sync_facts(sync);
   if (facts.keeps_replicas_equal) return;
   const std::string what = "sync '" + std::string(facts.name) + "'";
+  if (weight_rule_facts(plan.weights).in_place) {
+    throw PlanError(what + " does not go with weights '" + plan.weights +
+                        "': minibatches in flight would see the averages",
+                    "Give a plan with other weights, or --sync all-reduce.");
+  }
   const int64_t count = replicas_of(plan.stages.front());
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];

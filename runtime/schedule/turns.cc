@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "runtime/schedule/schedule.h"
 
 namespace pipewright {
 namespace {
@@ -42,8 +43,13 @@ StageTurns::StageTurns(const PipelineShape& shape, int64_t stage)
       for (int64_t at = 0; at < cycle_length_; ++at) positions_[cycle_[at]].push_back(at);
     }
   }
-  round_length_ =
-      facts_of(shape.weights).one_update_for_all ? shape.microbatches : shape.accumulation * cycle_length_;
+  const WeightRuleFacts& rule = facts_of(shape.weights);
+  round_length_ = rule.one_update_for_all ? shape.microbatches : shape.accumulation * cycle_length_;
+  if (!rule.bounds_crossing || !shape.trains(stage)) return;
+  PipelineShape unbounded = shape;  // depths do not depend on rounds
+  unbounded.weights = WeightRule::kStash;
+  const int64_t ahead = run_ahead(usable_in_flight(unbounded)[stage]);
+  while (round_length_ < ahead) round_length_ *= 2;
 }
 
 int64_t StageTurns::round_size(int64_t round, Span span) const {

@@ -42,8 +42,8 @@ class StageTurns {
   /// Minibatches from one of a replica's to its next, where that takes longest: how many fit into the stage
   /// at once. The number of replicas where all shares are 1.
   int64_t longest_turn() const { return (cycle_length_ + smallest_share_ - 1) / smallest_share_; }
-  /// Minibatches of an update: accumulation * cycle_length() with stash and vertical, microbatches with flush
-  /// and 2bw.
+  /// Minibatches of an update: microbatches with flush and 2bw, otherwise accumulation * cycle_length(), with
+  /// paci doubled until the stage runs no further ahead than that.
   int64_t round_length() const { return round_length_; }
 
   /// Of a stage that splits: the first.

@@ -8,6 +8,8 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   round_length_ = turns.round_length();
   first_round_ = turns.round_of(span.first);
   empty_round_ = turns.round_of(began);
+  first_ = span.first;
+  rule_ = &facts_of(shape.weights);
   const auto run_ahead = [&](const StageTurns& of, int64_t at) {
     return of.run_ahead(schedule_named(schedule).depths(shape)[at]);
   };
@@ -31,7 +33,14 @@ ReadVersions::ReadVersions(const std::string& schedule, const PipelineShape& sha
   }
 }
 
+int64_t ReadVersions::first_reader(int64_t minibatch) const {
+  const int64_t read = of(minibatch), found = at_backward(minibatch);
+  while (minibatch > first_ && of(minibatch - 1) == read && at_backward(minibatch - 1) == found) --minibatch;
+  return minibatch;
+}
+
 int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline_depth) {
+  if (facts_of(weights).in_place) return facts_of(weights).predicts && in_flight > 1 ? 1 : 0;
   switch (facts_of(weights).lag) {
     case WeightLag::kOwnStage:
       return in_flight - 1;
@@ -43,6 +52,12 @@ int64_t further_versions(WeightRule weights, int64_t in_flight, int64_t pipeline
       break;
   }
   return 0;
+}
+
+int64_t older_in_checkpoint(WeightRule weights, int64_t in_flight, int64_t pipeline_depth) {
+  if (facts_of(weights).predicts) return 2 * (in_flight - 1);  // of and for so many versions
+  if (facts_of(weights).in_place) return in_flight > 1 ? 1 : 0;
+  return further_versions(weights, in_flight, pipeline_depth);
 }
 
 }  // namespace pipewright

@@ -92,8 +92,8 @@ SerialPass::Part SerialPass::forward_of(size_t s, const SerialStage::Part& of,
     }
   }
   key.first_sample = of.samples.begin;
-  part.outputs =
-      of.segment->forward(inputs, stage.versions.at(stage.version_of(k_)), stage.buffers[of.replica], key);
+  part.weights = stage.weights_of(k_);
+  part.outputs = of.segment->forward(inputs, part.weights, stage.buffers[of.replica], key);
   return part;
 }
 
@@ -135,8 +135,8 @@ MinibatchFields SerialPass::backward_of(size_t s, const Part& part, const std::v
     names.push_back(name);
     leaves.push_back(received.at(name));
   }
-  for (const at::Tensor& weight : stage.leaves(stage.versions.at(stage.version_of(k_))))
-    leaves.push_back(weight);
+  stage.turn_back(k_, part.weights);
+  for (const at::Tensor& weight : stage.leaves(part.weights)) leaves.push_back(weight);
   Tensors found(leaves.size());
   if (!roots.empty() && !leaves.empty())
     found = torch::autograd::grad(roots, leaves, root_gradients, /*retain_graph=*/false,

@@ -41,6 +41,7 @@ class SerialPass {
   // What one replica has run.
   struct Part {
     SerialStage::Part of;
+    Tensors weights;
     MinibatchFields received;
     Tensors outputs;
     LossWeight loss_weight;

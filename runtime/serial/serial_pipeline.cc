@@ -77,7 +77,11 @@ void SerialPipeline::begin(Span span, const std::vector<int64_t>* handed_out, st
   }
   labels_.clear();
   span_ = {first, static_cast<int64_t>(minibatches_.size())};
-  for (SerialStage& stage : stages_) stage.begin(first, began.value_or(first));
+  for (SerialStage& stage : stages_) {
+    stage.begin(first, span_.end(), began.value_or(first), [this, &stage](int64_t k) {
+      return learning_rate(stage, round_begin(stage, k), /*delay=*/0);
+    });
+  }
 }
 
 bool SerialPipeline::can_train(int64_t k) const {

@@ -1,5 +1,6 @@
 #include "runtime/serial/serial_stage.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -66,7 +67,12 @@ void SerialStage::restore(const StageState& state) {
   for (size_t i = 0; i < state.weights.size(); ++i)
     weights.push_back(state.weights[i].detach().clone().requires_grad_(latest()[i].requires_grad()));
   versions.clear();
+  predictions.clear();
   for (const auto& [number, older] : state.older) {
+    if (rule.predicts) {
+      for (const at::Tensor& weight : older) predictions[number].push_back(weight.clone());
+      continue;
+    }
     versions[number] = weights;
     for (size_t i = 0; i < trainable.size(); ++i)
       versions[number][trainable[i]] = older.at(i).detach().clone().requires_grad_(true);
@@ -90,7 +96,9 @@ StageState SerialStage::state_before(int64_t k, int64_t end, size_t q) const {
   StageState state{latest_version(), latest(), {}, {}, {}};
   for (const at::Tensor& buffer : buffers[q]) state.buffers.push_back(buffer.clone());
   for (; k < end && version_of(k) < latest_version(); ++k) {
-    if (state.older.count(version_of(k)) == 0)
+    if (rule.predicts)
+      state.older[first_reader(k)] = predictions.at(first_reader(k));
+    else if (state.older.count(version_of(k)) == 0)
       state.older[version_of(k)] = leaves(versions.at(version_of(k)));
   }
   const std::vector<std::string> names = slot_names(optimizer);
@@ -114,15 +122,61 @@ std::vector<SerialStage::Part> SerialStage::parts_of(int64_t k) const {
   return parts;
 }
 
-void SerialStage::begin(int64_t first, int64_t began) {
+void SerialStage::begin(int64_t first, int64_t end, int64_t began, std::function<double(int64_t)> rate) {
   first_minibatch = began;
   first_version = latest_version() - (first / rule.round_length - began / rule.round_length);
+  span_first = first;
+  span_end = end;
+  rate_of = std::move(rate);
+  if (began == first) predictions.clear();
+  predict(first);
 }
 
-int64_t SerialStage::version_of(int64_t k) const {
+int64_t SerialStage::first_reader(int64_t k) const {
+  const int64_t read = version_of(k), found = backward_version_of(k);
+  while (k > span_first && version_of(k - 1) == read && backward_version_of(k - 1) == found) --k;
+  return k;
+}
+
+void SerialStage::predict(int64_t next) {
+  if (!rule.predicts) return;
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  for (int64_t k = next; k < span_end && version_of(k) <= latest_version(); ++k) {
+    if (version_of(k) < latest_version() || !is_predicted(k) || first_reader(k) != k) continue;
+    const int64_t updates = backward_version_of(k) - version_of(k);
+    Tensors& predicted = predictions[k];
+    predicted.clear();
+    for (size_t i = 0; i < trainable.size(); ++i) {
+      const at::Tensor weight = latest()[trainable[i]].detach();
+      predicted.push_back(at::empty_like(weight));
+      rules[i]->predict({weight}, rate_of(k) * rate_scales[i], updates, {predicted.back()});
+    }
+  }
+}
+
+int64_t SerialStage::version_behind(int64_t k, int64_t lag) const {
   const int64_t first_round = first_minibatch / rule.round_length;
-  const int64_t rounds = k < rule.lag ? 0 : (k - rule.lag) / rule.round_length;
+  const int64_t rounds = k < lag ? 0 : (k - lag) / rule.round_length;
   return first_version + std::max<int64_t>(0, rounds - first_round);
+}
+
+Tensors SerialStage::weights_of(int64_t k) const {
+  Tensors weights = versions.at(rule.predicts ? backward_version_of(k) : version_of(k));
+  if (version_of(k) == backward_version_of(k)) return weights;
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  for (size_t i = 0; i < trainable.size(); ++i) {
+    at::Tensor& weight = weights[trainable[i]];
+    weight =
+        (rule.predicts ? predictions.at(first_reader(k))[i] : weight).detach().clone().requires_grad_(true);
+  }
+  return weights;
+}
+
+void SerialStage::turn_back(int64_t k, const Tensors& weights) const {
+  if (version_of(k) == backward_version_of(k)) return;
+  // Below autograd, which would refuse a backward whose weights are no longer what its forward read.
+  for (const size_t i : trainable)
+    weights[i].variable_data().copy_(versions.at(backward_version_of(k))[i].detach());
 }
 
 Tensors SerialStage::trained() const {
@@ -143,7 +197,11 @@ Tensors SerialStage::leaves(const Tensors& version) const {
 }
 
 void SerialStage::forget_before(int64_t k) {
-  const int64_t oldest = std::min(version_of(k), latest_version());
+  if (rule.predicts)
+    while (!predictions.empty() && predictions.begin()->first < first_reader(k))
+      predictions.erase(predictions.begin());
+  const int64_t read = rule.predicts ? backward_version_of(k) : version_of(k);
+  const int64_t oldest = std::min(read, latest_version());
   while (versions.begin()->first < oldest) {
     Tensors dead = std::move(versions.extract(versions.begin()).mapped());
     spare.clear();
@@ -195,7 +253,7 @@ void SerialStage::end_round(int64_t begin, int64_t end) {
 void SerialStage::update(const Tensors& gradient, double rate, int64_t delay, int64_t next) {
   forget_before(next);
   // Nobody will read the latest as it is: it is changed in place, but for what somebody else holds.
-  const bool is_over = version_of(next) > latest_version();
+  const bool is_over = (rule.predicts ? backward_version_of(next) : version_of(next)) > latest_version();
   const int64_t number = latest_version() + 1;
   Tensors weights = is_over ? std::move(versions.extract(versions.begin()).mapped()) : latest();
   const MemoryScope scope(MemoryPurpose::kVersions);
@@ -210,6 +268,7 @@ void SerialStage::update(const Tensors& gradient, double rate, int64_t delay, in
     weight = rules[i]->step({weight}, {gradient[i]}, rate * rate_scales[i], {place}, {}, delay).front();
   }
   versions[number] = std::move(weights);
+  predict(next);
 }
 
 std::optional<size_t> SerialStage::not_finite() const {

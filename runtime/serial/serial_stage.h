@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,17 +44,28 @@ struct SerialStage {
   /// Who takes part in minibatch k, by ascending samples.
   std::vector<Part> parts_of(int64_t k) const;
 
-  /// A span begins with minibatch `first`, and the pipeline was last empty before minibatch `began`: the
-  /// same, or an earlier one, whose versions are there. `first` then begins a round.
-  void begin(int64_t first, int64_t began);
+  /// A span begins with minibatches [first, end), and the pipeline was last empty before minibatch `began`:
+  /// the first, or an earlier one, whose versions are there. `first` then begins a round. `rate_of`: the rate
+  /// of the update that a minibatch is part of.
+  void begin(int64_t first, int64_t end, int64_t began, std::function<double(int64_t)> rate_of);
   size_t replica_of(int64_t k) const {
     return cycle[static_cast<size_t>(k % static_cast<int64_t>(cycle.size()))];
   }
   /// The number of the version that minibatch k of the span reads; it may be still to come.
-  int64_t version_of(int64_t k) const;
+  int64_t version_of(int64_t k) const { return version_behind(k, rule.lag); }
+  /// The number of the version that its backward finds where the forward's was; it may be still to come.
+  int64_t backward_version_of(int64_t k) const { return version_behind(k, rule.backward_lag); }
+  /// What the forward of minibatch k reads: the version itself, or copies of the trainable ones that its
+  /// backward reads in another version.
+  Tensors weights_of(int64_t k) const;
+  /// Copies that weights_of(k) has given become what the backward reads.
+  void turn_back(int64_t k, const Tensors& weights) const;
   /// The most versions that there are at a time, beside the latest: what is read between two updates, and one
-  /// that a step makes meanwhile.
-  int64_t further_versions() const { return (rule.lag + rule.round_length - 1) / rule.round_length; }
+  /// that a step makes meanwhile; and what a backward reads that is none of them.
+  int64_t further_versions() const {
+    return (rule.predicts ? 2 : 1) * ((rule.lag + rule.round_length - 1) / rule.round_length) +
+           (rule.lag != rule.backward_lag ? 1 : 0);
+  }
   int64_t latest_version() const { return versions.rbegin()->first; }
   const Tensors& latest() const { return versions.rbegin()->second; }
   /// Copies of the latest trainable ones, and others in their place.
@@ -91,6 +103,15 @@ struct SerialStage {
   bool averages(size_t b) const {
     return buffers[0][b].is_floating_point() && frozen_buffers.count(segment.buffers()[b]) == 0;
   }
+  int64_t version_behind(int64_t k, int64_t lag) const;
+  /// The first minibatch of the span that reads the same prediction as minibatch k.
+  int64_t first_reader(int64_t k) const;
+  bool is_predicted(int64_t k) const { return rule.predicts && backward_version_of(k) > version_of(k); }
+  /// Of the latest version, for minibatches from `next` on.
+  void predict(int64_t next);
+  int64_t span_first = 0, span_end = 0;
+  std::function<double(int64_t)> rate_of;
+  std::map<int64_t, Tensors> predictions;  ///< of the trainable weights, by first reader
   /// Adds a minibatch's gradients to the round's of the replica.
   void add_to_round(size_t replica, Tensors gradients);
   /// Gradients of the round of a replica. What autograd has made may be shared: sums are changed in place.

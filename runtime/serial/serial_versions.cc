@@ -67,6 +67,13 @@ std::vector<SerialRule> weight_rule_of(const Plan& plan, int64_t gradient_accumu
     if (plan.weights == "vertical") rule.lag = ahead_of_first;
     if (plan.weights == "2bw") rule.lag = rule.round_length;
     if (plan.weights == "flush") rule.lag = 0;
+    rule.backward_lag = rule.lag;
+    if (plan.weights == "paci" || plan.weights == "predict") {
+      while (plan.weights == "paci" && rule.round_length < ahead) rule.round_length *= 2;
+      rule.lag = ahead;
+      rule.backward_lag = 0;
+      rule.predicts = plan.weights == "predict";
+    }
     rules.push_back(rule);
   }
   return rules;

@@ -23,6 +23,8 @@ int64_t run_ahead(const std::vector<size_t>& cycle, int64_t depth);
 struct SerialRule {
   int64_t round_length = 1;  ///< minibatches of an update
   int64_t lag = 0;           ///< minibatch k reads the rounds that end `lag` or more minibatches before it
+  int64_t backward_lag = 0;  ///< likewise its backward
+  bool predicts = false;     ///< it reads what the optimizer makes of those for the time of its backward
 };
 /// By stage: what the plan's weight rule says.
 std::vector<SerialRule> weight_rule_of(const Plan& plan, int64_t gradient_accumulation);

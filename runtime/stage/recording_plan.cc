@@ -30,6 +30,9 @@ RecordingPlan recording_plan(const Graph& graph, const Plan& plan, const Pipelin
   recordings.settings.several_a_round = turns.most_of_one_replica(turns.round_length()) > 1;
   if (!rules.make_graphs) {
     recordings.obstacle = "the device is '" + rules.device.str() + "', which has none";
+  } else if (weight_rule_facts(plan.weights).in_place && !recordings.settings.one_in_flight) {
+    recordings.obstacle = "updates change the weights of stage " + std::to_string(stage) +
+                          " under minibatches in flight (weights '" + plan.weights + "')";
   } else if (recordings.settings.places == 0) {
     recordings.obstacle = "stage " + std::to_string(stage) + " has several versions in flight (weights '" +
                           plan.weights + "'), which lie wherever there is room";

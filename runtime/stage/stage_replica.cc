@@ -106,7 +106,12 @@ StageReplica::StageReplica(const Graph& graph, const Plan& plan, const PipelineS
       guard_(rules.nan_guard, rules.device, stage, program_, deferred_),
       versions_(plan.schedule, shape, stage, place, program_.trainable(), program_.segment().copied()),
       averaged_buffers_(averaged_buffers_of(graph, program_, plan.frozen_layers)),
-      update_rule_(update_rule_of(program_, rules.optimizer)) {}
+      update_rule_(update_rule_of(program_, rules.optimizer)) {
+  versions_.predict_with([this](int64_t own, int64_t updates, const std::vector<at::Tensor>& weights,
+                                const std::vector<at::Tensor>& into) {
+    update_rule_->predict(weights, learning_rate(turns_.round_of(own)), updates, into);
+  });
+}
 
 void StageReplica::prepare_recordings(const Graph& graph, const Plan& plan, const PipelineShape& shape) {
   RecordingPlan recordings = recording_plan(graph, plan, shape, stage_, program_, rules_);
@@ -150,7 +155,9 @@ void StageReplica::begin(std::shared_ptr<PipelineSpan> span, int64_t began,
                          std::vector<int64_t> checkpoints) {
   PW_CHECK(is_empty(), "a span begins while another one runs");
   span_ = std::move(span);
-  versions_.begin(span_->own(), span_->before(began));
+  std::set<int64_t> own_checkpoints;
+  for (const int64_t n : checkpoints) own_checkpoints.insert(span_->before(n));
+  versions_.begin(span_->own(), span_->before(began), std::move(own_checkpoints));
   buffers_before_.begin(checkpoints);
 }
 
@@ -164,10 +171,13 @@ void StageReplica::end(int64_t n) {
 StageState StageReplica::state_before(int64_t n) {
   StageState state{
       versions_.all().updates(), weights(), buffers_before_.take(n, buffers_), update_rule_->state(), {}};
+  if (versions_.in_place() && rules_.device.is_cpu())
+    for (const size_t i : program_.trainable()) state.weights[i] = state.weights[i].detach().clone();
   const auto version_of = [&](int64_t own) {
     const int64_t k = *span_->to_run(own);
     const auto pass = in_flight_.find(k);
-    auto version = pass != in_flight_.end() ? pass->second.version : versions_.find(own);
+    const bool in_flight = pass != in_flight_.end() && !versions_.in_place();
+    auto version = in_flight ? pass->second.version : versions_.find(own);
     PW_CHECK(version, "the version that minibatch " << k << " reads is not there");
     return version;
   };
@@ -192,6 +202,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
                                               std::vector<at::Tensor> fields, double loss_weight) {
   buffers_before_.forward_comes(k, buffers_);
   auto version = versions_.read(span_->to_own(k));
+  versions_.begin_forward(span_->to_own(k));
   Pass pass;
   Forwarded result;
   if (auto recorded = recorded_ ? recorded_->forward(k, received, fields, *version, buffers_, loss_weight)
@@ -208,6 +219,7 @@ StageReplica::Forwarded StageReplica::forward(int64_t k, std::vector<at::Tensor>
     pass.version = std::move(version);  // a checkpoint may want all of it
     result = {std::exchange(pass.sent, {}), pass.loss, std::exchange(pass.handed_out, {})};
   }
+  versions_.end_forward();
   const auto [place, fresh] = in_flight_.emplace(k, std::move(pass));
   PW_CHECK(fresh, "minibatch " << k << " is in flight already");
   peak_in_flight_ = std::max(peak_in_flight_, static_cast<int64_t>(in_flight_.size()));
@@ -220,13 +232,17 @@ void StageReplica::check_forward(int64_t k, const Forwarded& forwarded, std::vec
     Pass pass = in_flight_.at(k);
     pass.version = version_for_running(pass.version);
     const auto& buffers = cut_ ? cut_->buffers_behind(buffers_) : buffers_;
-    return running().where_not_finite(pass, std::move(received), std::move(fields), buffers);
+    versions_.begin_forward(span_->to_own(k));
+    std::string where = running().where_not_finite(pass, std::move(received), std::move(fields), buffers);
+    versions_.end_forward();
+    return where;
   });
 }
 
 Pass StageReplica::take_pass(int64_t k) {
   auto pass = in_flight_.extract(k);
   PW_CHECK(!pass.empty(), "backward of minibatch " << k << " without its forward");
+  if (versions_.in_place()) versions_.turn_back(span_->to_own(k), *pass.mapped().version);
   pass.mapped().version = version_for_running(std::move(pass.mapped().version));
   return std::move(pass.mapped());
 }
@@ -297,15 +313,16 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     guard_.look_at_norm(square_sum, round_gradients(), first, last);
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
-  WeightVersions::Room room = versions_.room();
+  WeightVersions::Room room = versions_.room(own + turns_.round_size(round, span));
   const int64_t delay = versions_.delay_of(own);
   const double rate =
       learning_rate(round) * rate_factor_of_delay(rules_, rules_.total_minibatches, first, delay);
-  std::vector<at::Tensor> stepped = update_rule_->step(versions_.latest_trainable(), round_gradients(), rate,
-                                                       std::move(room.weights), room.copies, delay);
+  const std::vector<at::Tensor> weights = room.in_place ? room.weights : versions_.latest_trainable();
+  std::vector<at::Tensor> stepped =
+      update_rule_->step(weights, round_gradients(), rate, std::move(room.weights), room.copies, delay);
   round_->clear();
   guard_.look_at_update(*update_rule_, first, last);
-  versions_.publish(std::move(stepped), std::move(room.copies));
+  versions_.publish(std::move(stepped), std::move(room));
 }
 
 void StageReplica::set_trained_weights(const std::function<at::Tensor(size_t)>& numbers) {

@@ -1,5 +1,8 @@
 #include "runtime/stage/weight_versions.h"
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -36,16 +39,17 @@ void leave(std::vector<at::Tensor>& tensors, std::vector<at::Tensor>& places) {
 
 }  // namespace
 
-WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number, std::vector<size_t> copied)
-    : copied_(std::move(copied)) {
+WeightVersions::WeightVersions(std::vector<at::Tensor> first, int64_t number, std::vector<size_t> copied,
+                               bool in_place)
+    : copied_(std::move(copied)), in_place_(in_place) {
   count_as(MemoryPurpose::kWeights, first);
   auto copies = copies_of(first, copied_, MemoryPurpose::kWeights);
   latest_ = make(number, std::move(first), std::move(copies));
   peak_live_ = 1;
 }
 
-std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::vector<at::Tensor> weights,
-                                                          std::vector<at::Tensor> copies) {
+std::shared_ptr<WeightVersion> WeightVersions::make(int64_t number, std::vector<at::Tensor> weights,
+                                                    std::vector<at::Tensor> copies) {
   ++books_->live;
   const auto bury = [books = books_](WeightVersion* version) {
     --books->live;
@@ -54,13 +58,25 @@ std::shared_ptr<const WeightVersion> WeightVersions::make(int64_t number, std::v
     leave(version->copies, books->spare.copies);
     delete version;
   };
-  return std::shared_ptr<const WeightVersion>(
-      new WeightVersion{number, std::move(weights), std::move(copies)}, bury);
+  return std::shared_ptr<WeightVersion>(new WeightVersion{number, std::move(weights), std::move(copies)},
+                                        bury);
 }
 
 WeightVersions::Room WeightVersions::room(const std::vector<size_t>& which) {
   const std::vector<at::Tensor>&latest = latest_->weights, &copies = latest_->copies;
   const auto has_copy = [&](size_t i) { return !copies.empty() && copies[i].defined(); };
+  if (in_place_ && readers_.count(latest_->number) == 0) {
+    // Autograd counts what is written to a tensor that it has saved, and refuses its backward. This is meant.
+    // A copy is made of a weight, as what autocast would make of it in a forward: that stays.
+    const MemoryScope scope(MemoryPurpose::kVersions);
+    Room room;
+    room.in_place = true;
+    for (const size_t i : which) {
+      room.weights.push_back(latest[i].variable_data());
+      room.copies.push_back(has_copy(i) ? room_for_copy(latest[i]) : at::Tensor());
+    }
+    return room;
+  }
   const bool over = latest_.use_count() == 1 && readers_.count(latest_->number) == 0 &&
                     std::all_of(which.begin(), which.end(), [&](size_t i) {
                       return unshared(latest[i]) && (!has_copy(i) || unshared(copies[i]));
@@ -135,6 +151,47 @@ void WeightVersions::publish(std::vector<at::Tensor> weights, std::vector<at::Te
   // Counted after the old latest has gone, unless somebody holds it: while a step runs, the version it
   // makes is neither read nor stashed yet (docs/semantics.md).
   peak_live_ = std::max(peak_live_, books_->live);
+}
+
+void WeightVersions::publish_in_place(std::vector<at::Tensor> copies) {
+  ++latest_->number;
+  latest_->copies = std::move(copies);
+}
+
+void WeightVersions::bring_up_to_date(const WeightVersion& version) {
+  PW_CHECK(in_place_, "a version that others read is not changed");
+  if (version.number == latest_->number) return;
+  for (size_t i = 0; i < version.weights.size(); ++i) {
+    const at::Tensor &from = latest_->weights[i], &to = version.weights[i];
+    if (!to.is_same(from)) to.variable_data().copy_(from.variable_data());
+  }
+  const_cast<WeightVersion&>(version).number = latest_->number;  // made by make()
+}
+
+void WeightVersions::show(const std::vector<size_t>& which, const Write& write) {
+  PW_CHECK(in_place_, "a version that others read is not changed");
+  const at::NoGradGuard no_grad;
+  const MemoryScope scope(MemoryPurpose::kVersions);
+  std::vector<at::Tensor> shown;
+  for (const size_t i : which) shown.push_back(latest_->weights[i].variable_data());
+  if (aside_.empty())
+    for (const at::Tensor& weight : shown) aside_.push_back(at::empty_like(weight));
+  for (size_t i = 0; i < shown.size(); ++i) aside_[i].copy_(shown[i]);
+  write(aside_, shown);
+  copies_aside_ = latest_->copies;
+  for (size_t i = 0; i < which.size() && !latest_->copies.empty(); ++i) {
+    at::Tensor& copy = latest_->copies[which[i]];
+    if (!copy.defined()) continue;
+    copy = room_for_copy(shown[i]);
+    cast_to_copies({shown[i]}, {copy});
+  }
+  peak_live_ = std::max(peak_live_, books_->live + 1);
+}
+
+void WeightVersions::hide(const std::vector<size_t>& which) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < which.size(); ++i) latest_->weights[which[i]].variable_data().copy_(aside_[i]);
+  latest_->copies = std::exchange(copies_aside_, {});
 }
 
 void WeightVersions::changed() { cast_to_copies(latest_->weights, latest_->copies); }

@@ -19,6 +19,7 @@
 #include "runtime/update/gradient_norm.h"
 #include "runtime/update/muon_step.h"
 #include "runtime/update/ownership.h"
+#include "runtime/update/predicted_weights.h"
 #include "runtime/update/step_kernels.h"
 
 namespace pipewright {
@@ -238,6 +239,20 @@ struct NoMatrices {
   static void step_matrix(const StepTensor&, const StepKind&, double) {}
 };
 
+// Where a weight goes on to, from what its rule keeps.
+struct Ahead {
+  const at::Tensor& weight;
+  at::Tensor first, second;
+  at::Tensor into;
+};
+
+// Of rules that do not say.
+struct NoPrediction {
+  static void predict(const Ahead&, const StepKind&, double) {
+    PW_CHECK(false, "a rule that predicts nothing");
+  }
+};
+
 // What a rule is made of: `kind_of(t)` tells apart how its update t of a weight, from 1, is computed; `step`
 // is that for a slice of a weight, `step_on_device` for weights of one kind, `step_matrix` for a weight that
 // steps_as_matrix() of graph/update_rules.h.
@@ -252,6 +267,9 @@ class SgdArithmetic : public NoMatrices {
             int64_t end, Stores stores, const DelayedStep<T>& delayed) const {
     return sgd_step(factors<T>(kind, learning_rate), static_cast<Momentum>(kind.update),
                     kind.settings.weight_decay != 0, arrays, begin, end, stores, delayed);
+  }
+  static void predict(const Ahead& ahead, const StepKind&, double way) {
+    predict_by_velocity(ahead.weight, ahead.first, way, ahead.into);
   }
   void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
                       const StepFinds& finds) const {
@@ -313,6 +331,10 @@ class AdamArithmetic : public NoMatrices {
     return adam_step(factors<T>(kind, learning_rate), decay_of(kind.settings), arrays, begin, end, stores,
                      delayed);
   }
+  void predict(const Ahead& ahead, const StepKind& kind, double way) const {
+    const auto f = factors<double>(kind, way);
+    predict_by_moments(ahead.weight, ahead.first, ahead.second, f, ahead.into);
+  }
   void step_on_device(const std::vector<StepTensor>& tensors, const StepKind& kind, double learning_rate,
                       const StepFinds& finds) const {
     adam_step_on_device(tensors, factors<double>(kind, learning_rate), decay_of(kind.settings), finds);
@@ -355,7 +377,7 @@ class AdamArithmetic : public NoMatrices {
   OptimizerSettings settings_;
 };
 
-class LionArithmetic : public NoMatrices {
+class LionArithmetic : public NoMatrices, public NoPrediction {
  public:
   explicit LionArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
@@ -447,6 +469,24 @@ class RuleOf : public UpdateRule {
           return arithmetic_.step(kinds[i], learning_rate, arrays, begin, end, stores, own_delayed);
         },
         step_whole);
+  }
+
+  void predict(const std::vector<at::Tensor>& weights, double learning_rate, int64_t updates,
+               const std::vector<at::Tensor>& into) const override {
+    const at::NoGradGuard no_grad;
+    const auto slot = [&](size_t slot, size_t i) {
+      return slot < own_slots() && slot < slots_.size() ? slots_[slot][i] : at::Tensor();
+    };
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (updates_.empty() || updates_[i] == 0) {
+        into[i].copy_(weights[i]);
+        continue;
+      }
+      StepKind kind{arithmetic_.kind_of(updates_[i]), each_[i]};
+      const double way = learning_rate * kind.settings.learning_rate_scale * static_cast<double>(updates);
+      kind.settings.learning_rate_scale = 1;  // it is in the way
+      arithmetic_.predict({weights[i], slot(0, i), slot(1, i), into[i]}, kind, way);
+    }
   }
 
   UpdateState state() const override {

@@ -40,6 +40,12 @@ class UpdateRule {
                                        std::vector<at::Tensor> into = {},
                                        const std::vector<at::Tensor>& copies = {}, int64_t delay = 0) = 0;
 
+  /// into[i] becomes what weights[i] are expected to be after `updates` further steps at the learning rate,
+  /// which is one of a rule that predicts (graph/update_rules.h): before the first step, what they are.
+  /// Neither is the other's memory.
+  virtual void predict(const std::vector<at::Tensor>& weights, double learning_rate, int64_t updates,
+                       const std::vector<at::Tensor>& into) const = 0;
+
   /// Of the last step: the last weight whose gradient held a number that is not finite.
   std::optional<size_t> not_finite() const { return not_finite_; }
   /// The same plus 1, or 0, where the weights are on a device: an integer there. Undefined on the CPU.

@@ -27,8 +27,9 @@ class RandomPlans {
   Plan next(int64_t most_ranks) {
     const std::vector<std::pair<std::string, std::string>> kinds = {
         {"1f1b", "stash"},  {"1f1b", "2bw"},         {"1f1b", "vertical"}, {"model-parallel", "stash"},
-        {"gpipe", "flush"}, {"1f1b-flush", "flush"}, {"zb-h1", "flush"},   {"interleaved", "flush"}};
-    const auto& [schedule, weights] = kinds[static_cast<size_t>(between(0, 7))];
+        {"gpipe", "flush"}, {"1f1b-flush", "flush"}, {"zb-h1", "flush"},   {"interleaved", "flush"},
+        {"1f1b", "paci"},   {"1f1b", "predict"}};
+    const auto& [schedule, weights] = kinds[static_cast<size_t>(between(0, 9))];
     const bool several = schedule == "interleaved";
     std::vector<int64_t> replicas;
     for (int64_t left = most_ranks; left > 0 && replicas.size() < 3;) {
@@ -62,7 +63,7 @@ class RandomPlans {
       }
     }
     for (Stage& stage : plan.stages) {
-      stage.recompute = between(0, 3) == 0;
+      stage.recompute = between(0, 3) == 0 && !weight_rule_facts(weights).in_place;
       if (stage.recompute && between(0, 1) == 0)
         stage.recompute_ratio = 0.1 * static_cast<double>(between(1, 9));
     }
@@ -180,9 +181,10 @@ TEST_CASE(
     }
     REQUIRE(priced.code == 0);
     ++drawn_plans;
-    const Outcome trained = runtime(folder, {"launch", "--plan", plan_file, "--model", kEndlessModel,
-                                             "--data", "synthetic-images:image=8,samples=96", "--batch-size",
-                                             "8", "--minibatches", "24", "--output", run.string()});
+    const Outcome trained =
+        runtime(folder, {"launch", "--plan", plan_file, "--model", kEndlessModel, "--data",
+                         "synthetic-images:image=8,samples=96", "--batch-size", "8", "--minibatches", "24",
+                         "--momentum", "0.9", "--output", run.string()});
     INFO(trained.error);
     REQUIRE(trained.code == 0);
     const std::string report = runtime(folder, {"report", run.string()}).output;
@@ -247,6 +249,8 @@ TEST_CASE("plans: every kind that the optimizer writes is run") {
       {three, {"--strategy", "model-parallel"}},
       {two, {"--strategy", "straight", "--weights", "vertical"}},
       {two, {"--strategy", "straight", "--weights", "2bw", "--microbatches", "3"}},
+      {two, {"--strategy", "straight", "--weights", "paci"}},
+      {two, {"--strategy", "straight", "--weights", "predict"}},
       {two, {"--strategy", "straight", "--schedule", "gpipe", "--microbatches", "3"}},
       {two,
        {"--strategy", "straight", "--schedule", "1f1b-flush", "--microbatches", "3", "--recompute",

@@ -171,6 +171,25 @@ TEST_CASE("a correction of delays that the plan has no such delays for is refuse
   CHECK_THAT(refused("1f1b", "2bw", "pipemare"), Catch::Contains("did you mean 'pipemare-t1'?"));
 }
 
+TEST_CASE("weights that the optimizer cannot predict are refused before anything starts, and with a sync") {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::string& weights, const Words& how) {
+    Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {2, 2});
+    plan.weights = weights;
+    write_document(folder / "plan.json", plan);
+    const Outcome run = runtime(folder, Words{"launch", "--plan", (folder / "plan.json").string(),
+                                              "--minibatches", "4", "--output", (folder / "run").string()} +
+                                            kSettingsJob + how);
+    CHECK(run.code != 0);
+    CHECK(!fs::exists(folder / "run"));
+    return run.error;
+  };
+  CHECK_THAT(refused("predict", {"--optimizer", "lion"}), Catch::Contains("'lion' has no form of it"));
+  CHECK_THAT(refused("predict", {"--momentum", "0"}), Catch::Contains("'sgd' without momentum"));
+  CHECK_THAT(refused("paci", {"--sync", "none"}), Catch::Contains("does not go with weights 'paci'"));
+  CHECK_THAT(refused("pacy", {}), Catch::Contains("did you mean \"paci\"?") || Catch::Contains("'paci'"));
+}
+
 TEST_CASE("a plan for an optimizer that keeps less, and bfloat16 on a CPU, are remarked once") {
   const TemporaryFolder folder;
   const std::string profile = (folder / "profile.json").string();

@@ -22,9 +22,27 @@ TEST_CASE("corrections of delays: what a plan or a sync cannot have is refused, 
     else
       CHECK_THROWS_WITH(check_delay_correction(settings, rule), Catch::Contains("stages of other delays"));
   }
+  CHECK_THROWS_WITH(check_delay_correction(settings, WeightRule::kPaci),
+                    Catch::Contains("a backward reads another one than its forward"));
   settings.sync = "none";
   CHECK_THROWS_WITH(check_delay_correction(settings, WeightRule::kTwoVersions),
                     Catch::Contains("sync 'none'"));
+}
+
+TEST_CASE("predict: what an update rule has no form of is refused, naming what has one") {
+  OptimizerSettings settings;
+  settings.name = "lion";
+  check_prediction(settings, WeightRule::kPaci);
+  CHECK_THROWS_WITH(
+      check_prediction(settings, WeightRule::kPredict),
+      "the plan's weights 'predict' are predicted by the optimizer, and 'lion' has no form of it");
+  settings.name = "sgd";
+  CHECK_THROWS_WITH(check_prediction(settings, WeightRule::kPredict), Catch::Contains("without momentum"));
+  settings.momentum = 0.9;
+  check_prediction(settings, WeightRule::kPredict);
+  settings.momentum = 0;
+  settings.name = GENERATE("adam", "adamw");
+  check_prediction(settings, WeightRule::kPredict);
 }
 
 TEST_CASE("corrections of delays: a tensor more for each weight, of its shape, also of muon's matrices") {

@@ -223,6 +223,14 @@ TEST_CASE("schedules and version rules that go together") {
   CHECK(refused("gpipe", "stash") == "plan: schedule 'gpipe' does not go with weights 'stash'");
   CHECK(refused("1f1b-flsh", "flush") ==
         "plan: schedule \"1f1b-flsh\" does not train; did you mean '1f1b-flush'?");
+  CHECK(refused("1f1b", "paci") == "<no exception>");
+  CHECK(refused("gpipe", "paci") == "plan: schedule 'gpipe' does not go with weights 'paci'");
+  Plan again = sample_plan();
+  again.weights = "paci";
+  again.stages[1].recompute = true;
+  CHECK(error_of<PlanError>([&] { check_schedule_and_weights(again); }) ==
+        "plan, stage 1: recomputes, and with weights 'paci' its second forward would read newer weights than "
+        "the first");
   Plan tied = sample_plan();
   tied.tied_parameters = {{"fc1.weight", {0, 1}}};
   CHECK(error_of<PlanError>([&] { check_schedule_and_weights(tied); }) ==

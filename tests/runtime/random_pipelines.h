@@ -10,6 +10,7 @@
 
 #include "graph/delay_corrections.h"
 #include "graph/sample_ranges.h"
+#include "graph/update_rules.h"
 #include "models/run/autocast.h"
 #include "models/run/device_passes.h"
 #include "models/zoo/builder.h"
@@ -66,6 +67,10 @@ class RandomJobs {
                                     {"1f1b", "stash"},
                                     {"1f1b", "vertical"},
                                     {"1f1b", "2bw"},
+                                    {"1f1b", "paci"},
+                                    {"1f1b", "paci"},
+                                    {"1f1b", "predict"},
+                                    {"1f1b", "predict"},
                                     {"model-parallel", "stash"},
                                     {"gpipe", "flush"},
                                     {"1f1b-flush", "flush"},
@@ -91,8 +96,9 @@ class RandomJobs {
     RandomJob job;
     do {
       job = next(most_ranks);
-    } while (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
-                                                              : job.plan.world_size > most_ranks);
+    } while (weight_rule_facts(job.plan.weights).in_place ||
+             (schedule_facts(job.plan.schedule).several_stages ? job.plan.stages[0].ranks.size() == 1
+                                                               : job.plan.world_size > most_ranks));
     job.rules.sync = sync;
     job.rules.optimizer.delay_correction = "none";
     job.rules.loss_average = "minibatches";
@@ -126,7 +132,8 @@ class RandomJobs {
     const bool own_rounds = job.rules.gradient_accumulation > 1 || job.rules.learning_rate_scaling != "none";
     std::vector<Kind> kinds;
     if (!shares && job.rules.loss_average != "labels")
-      kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"model-parallel", "stash"}};
+      kinds = {{"1f1b", "stash"}, {"1f1b", "vertical"}, {"1f1b", "paci"}, {"model-parallel", "stash"}};
+    if (!kinds.empty() && predicts(job.rules.optimizer)) kinds.push_back({"1f1b", "predict"});
     const std::vector<Kind> together = {{"1f1b", "2bw"},
                                         {"gpipe", "flush"},
                                         {"1f1b-flush", "flush"},
@@ -136,7 +143,7 @@ class RandomJobs {
     const DelayCorrectionFacts& correction = delay_correction_facts(job.rules.optimizer.delay_correction);
     if (correction.kind != DelayCorrectionKind::kNone) {
       std::erase_if(kinds, [&](const Kind& kind) {
-        return kind.weights == std::string("flush") ||
+        return kind.weights == std::string("flush") || weight_rule_facts(kind.weights).in_place ||
                correction.of_one_update != (kind.weights == std::string("2bw"));
       });
     }
@@ -149,6 +156,11 @@ class RandomJobs {
   }
 
  private:
+  static bool predicts(const OptimizerSettings& optimizer) {
+    const UpdateRuleFacts& rule = update_rule_facts(optimizer.name);
+    return rule.predicts && !rule.slots(optimizer).empty();
+  }
+
   // Depths, and intervals, that the schedule can do with.
   static void deepen(Plan& plan, const TrainingRules& rules) {
     if (plan.weights == "2bw") {
@@ -266,7 +278,7 @@ class RandomJobs {
 
   void recompute(Plan& plan) {
     for (Stage& stage : plan.stages) {
-      stage.recompute = chance(35);
+      stage.recompute = chance(35) && !weight_rule_facts(plan.weights).in_place;
       if (stage.recompute) stage.recompute_ratio = one_of<double>({1, 1, 0.2, 0.4, 0.5, 0.75});
     }
   }
@@ -278,10 +290,14 @@ class RandomJobs {
     rules.optimizer.learning_rate = rules.optimizer.name == "sgd" ? 0.05 : 0.01;
     if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
     if (rules.optimizer.name == "muon") rules.optimizer.momentum = 0.95;
+    if (weight_rule_facts(weights).predicts && !predicts(rules.optimizer)) {
+      rules.optimizer.name = one_of<std::string>({"sgd", "adam", "adamw"});
+      rules.optimizer.momentum = 0.9;
+    }
     rules.optimizer.nesterov = rules.optimizer.momentum > 0 && chance(30);
     rules.optimizer.weight_decay = chance(50) ? 1e-3 : 0;
     if (chance(30)) rules.optimizer.no_decay = "bias|norm";
-    if (weights != "flush" && chance(50)) {
+    if (weights != "flush" && !weight_rule_facts(weights).in_place && chance(50)) {
       rules.optimizer.delay_correction =
           weights == "2bw" ? one_of<std::string>({"error-feedback", "dc"}) : "pipemare-t1";
     }
@@ -289,9 +305,9 @@ class RandomJobs {
     if (chance(30)) rules.optimizer.parameter_groups.push_back({"head|[.]weight$", 3, 0.01});
     if (chance(50)) rules.optimizer.parameter_groups.push_back({"head|layer1", {}, {}, false});
     rules.gradient_clipping_norm = chance(25) ? 0.1 : 0;
-    const bool own_rounds = weights == "stash" || weights == "vertical";
+    const bool own_rounds = !weight_rule_facts(weights).one_update_for_all;
     rules.gradient_accumulation = own_rounds ? one_of<int64_t>({1, 1, 2, 3}) : 1;
-    rules.learning_rate_scaling = weights == "stash" && chance(40) ? "pipedream" : "none";
+    rules.learning_rate_scaling = own_rounds && weights != "vertical" && chance(40) ? "pipedream" : "none";
     rules.learning_rate_policy.name =
         one_of<std::string>({"constant", "cosine", "exponential", "polynomial"});
     rules.learning_rate_policy.warmup_minibatches = chance(30) ? 4 : 0;

@@ -64,14 +64,17 @@ RandomCase random_case(uint64_t seed) {
     return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
   };
   RandomCase c;
-  const std::string rule =
-      std::vector<std::string>{"stash", "vertical", "2bw", "flush", "interleaved"}[seed % 5];
+  const std::string rule = std::vector<std::string>{"stash",       "vertical", "2bw",    "flush",
+                                                    "interleaved", "paci",     "predict"}[seed % 7];
   c.tied = (rule == "2bw" || rule == "flush") && draw(0, 1) == 1;
   c.model = small_model(c.tied);
   c.rules = momentum_rules();
   c.rules.optimizer.name =
       std::vector<std::string>{"sgd", "adam", "lion", "muon"}[static_cast<size_t>(draw(0, 3))];
-  if (rule == "2bw") {
+  if (rule == "predict") {
+    c.rules.optimizer.name =
+        std::vector<std::string>{"sgd", "adam", "adamw"}[static_cast<size_t>(draw(0, 2))];
+  } else if (rule == "2bw") {
     c.rules.optimizer.delay_correction =
         std::vector<std::string>{"none", "error-feedback", "dc"}[static_cast<size_t>(draw(0, 2))];
   } else if (rule == "stash" || rule == "vertical") {
@@ -92,9 +95,9 @@ RandomCase random_case(uint64_t seed) {
     c.plan = plan_of(c.model, replicas, depths);
     c.plan.weights = rule;
   }
-  if (rule == "stash" || rule == "vertical") {
+  if (rule == "stash" || rule == "vertical" || rule == "paci" || rule == "predict") {
     c.rules.gradient_accumulation = draw(1, 3);
-    const bool uneven = rule == "stash" && draw(0, 1) == 1;
+    const bool uneven = rule != "vertical" && draw(0, 1) == 1;
     for (Stage& stage : c.plan.stages) {
       if (!uneven) break;
       for (size_t q = 0; q < stage.ranks.size(); ++q) stage.shares.push_back(draw(1, 2));

@@ -72,6 +72,8 @@ std::string broken(const std::string& schedule, const PipelineShape& shape, Span
     const auto versions = [&](int64_t lag) { return 1 + (lag + length - 1) / length; };
     const int64_t most = shape.weights == WeightRule::kFlush         ? 1
                          : shape.weights == WeightRule::kTwoVersions ? 2
+                         : shape.weights == WeightRule::kPaci        ? 1
+                         : shape.weights == WeightRule::kPredict     ? 2
                          : shape.weights == WeightRule::kStash       ? versions(ahead)
                                                                      : versions(first_ahead);
     if (rank.peak_versions > most) return "versions" + at;
@@ -86,8 +88,8 @@ std::string broken(const std::string& schedule, const PipelineShape& shape, Span
       const int64_t version = shape.weights == WeightRule::kFlush ? k / length - first_round
                               : shape.weights == WeightRule::kTwoVersions
                                   ? std::max<int64_t>(0, k / length - first_round - 1)
-                              : shape.weights == WeightRule::kStash ? ended(ahead)
-                                                                    : ended(first_ahead);
+                              : shape.weights == WeightRule::kVertical ? ended(first_ahead)
+                                                                       : ended(ahead);
       if (rank.forward_version[i] != version) return "version of " + std::to_string(k) + at;
     }
   }
@@ -127,6 +129,14 @@ void check_asynchronous(PipelineShape shape, Tally* tally) {
   for (const int64_t more : {0, 1, 5}) {
     shape.microbatches = least + more;
     check_all_spans("1f1b", shape, tally);
+  }
+  shape.microbatches = 1;
+  for (const WeightRule in_place : {WeightRule::kPaci, WeightRule::kPredict}) {
+    shape.weights = in_place;
+    for (const int64_t accumulation : {1, 3}) {
+      shape.accumulation = accumulation;
+      check_all_spans("1f1b", shape, tally);
+    }
   }
   shape.weights = WeightRule::kVertical;
   try {

@@ -103,6 +103,33 @@ TEST_CASE("drawn example: versions of a straight pipeline") {
   CHECK(check.ranks[0].minibatches == Numbers{0, 1, 2, 3, 4, 5});
 }
 
+TEST_CASE("drawn example: paci, one version and at most one update between forward and backward") {
+  PipelineShape shape{{1, 1, 1}, {3, 2, 1}};
+  shape.weights = WeightRule::kPaci;
+  const ScheduleCheck check = check_schedule("1f1b", shape, {0, 6});
+  REQUIRE(check.completes);
+  using Numbers = std::vector<int64_t>;
+  CHECK(check.ranks[0].forward_version == Numbers{0, 0, 0, 0, 1, 1});
+  CHECK(check.ranks[1].forward_version == Numbers{0, 0, 1, 2, 3, 4});
+  CHECK(check.ranks[2].forward_version == Numbers{0, 1, 2, 3, 4, 5});
+  CHECK(check.ranks[0].updates == 3);
+  CHECK(check.ranks[1].updates == 6);
+  for (const RankCheck& rank : check.ranks) CHECK(rank.peak_versions == 1);
+}
+
+TEST_CASE("paci: a list in which a minibatch sees two updates between forward and backward is refused") {
+  PipelineShape shape{{1, 1}, {1, 3}};  // the second stage may not use its depth, and so updates every time
+  std::vector<std::vector<Action>> lists;
+  for (const char* text : {"F0 SA0 RG0 B0 U0 F1 SA1 RG1 B1 U1 F2 SA2 RG2 B2 U2",
+                           "RA0 F0 RA1 F1 RA2 F2 B0 SG0 U0 B1 SG1 U1 B2 SG2 U2"})
+    lists.push_back(parse_actions(text));
+  shape.weights = WeightRule::kPaci;
+  CHECK(check_lists(lists, shape, {0, 3}, true).problem ==
+        "rank 1  stage 1 replica 0, action 12 'B2': 2 updates since its forward, expected at most 1");
+  shape.weights = WeightRule::kStash;
+  CHECK_THAT(check_lists(lists, shape, {0, 3}, true).problem, Catch::Contains("deadlock"));
+}
+
 TEST_CASE("forward only: one in flight at a time, no versions but the first") {
   const ScheduleCheck check = check_schedule("forward", {{2, 1}, {1, 1}}, {3, 5});
   REQUIRE(check.completes);

@@ -49,8 +49,9 @@ FrozenCase random_frozen_case(std::mt19937_64& random) {
   const Kind kinds[] = {{"1f1b", WeightRule::kStash},       {"1f1b", WeightRule::kVertical},
                         {"1f1b", WeightRule::kTwoVersions}, {"model-parallel", WeightRule::kStash},
                         {"gpipe", WeightRule::kFlush},      {"1f1b-flush", WeightRule::kFlush},
-                        {"zb-h1", WeightRule::kFlush}};
-  const Kind& kind = kinds[below(7)];
+                        {"zb-h1", WeightRule::kFlush},      {"1f1b", WeightRule::kPaci},
+                        {"1f1b", WeightRule::kPredict}};
+  const Kind& kind = kinds[below(9)];
   FrozenCase c;
   c.schedule = kind.schedule;
   c.shape.weights = kind.weights;

@@ -56,6 +56,26 @@ TEST_CASE("shares: every replica gets its share of a cycle, at most one off on t
   }
 }
 
+TEST_CASE("turns: with paci no round is shorter than a stage runs ahead, and all end together soon") {
+  std::mt19937_64 random(14);
+  for (int round = 0; round < 300; ++round) {
+    PipelineShape shape = with_shares(random_shares(random, 6, 3));
+    shape.accumulation = 1 + static_cast<int64_t>(random() % 3);
+    shape.weights = WeightRule::kPaci;
+    for (int64_t& depth : shape.in_flight) depth = 1 + static_cast<int64_t>(random() % 9);
+    for (int64_t stage = 0; stage < shape.stages(); ++stage) {
+      const StageTurns turns(shape, stage);
+      const int64_t turn = shape.accumulation * turns.cycle_length();
+      const int64_t ahead = turns.run_ahead(usable_in_flight(shape)[static_cast<size_t>(stage)]);
+      CHECK(turns.round_length() >= ahead);
+      CHECK(turns.round_length() % turn == 0);
+      const int64_t times = turns.round_length() / turn;
+      CHECK((times & (times - 1)) == 0);
+      CHECK((times == 1 || turns.round_length() / 2 < ahead));
+    }
+  }
+}
+
 TEST_CASE("turns: every minibatch of a span belongs to one replica and one round") {
   std::mt19937_64 random(4);
   for (int round = 0; round < 300; ++round) {

@@ -383,6 +383,44 @@ TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   }
 }
 
+TEST_CASE(
+    "predict: where the slots say that weights go, by rate and updates, before the first step nowhere") {
+  OptimizerSettings settings;
+  settings.name = GENERATE("sgd", "adam", "adamw");
+  settings.momentum = settings.name == "sgd" ? 0.9 : 0;
+  settings.weight_decay = 0.05;
+  settings.parameter_groups = {{"bias", 3, {}}};
+  const std::vector<double> scales = {1, 3, 1};
+  const auto rule = make_update_rule(settings, {"weight", "bias", "other"});
+  const auto predicted = [&](const std::vector<at::Tensor>& weights, int64_t updates) {
+    std::vector<at::Tensor> into;
+    for (const at::Tensor& weight : weights) into.push_back(at::empty_like(weight.detach()));
+    rule->predict(weights, 0.1, updates, into);
+    return into;
+  };
+  std::vector<at::Tensor> weights = random_tensors(1);
+  for (size_t i = 0; i < 3; ++i) CHECK(predicted(weights, 4)[i].equal(weights[i]));
+  for (uint64_t step = 1; step <= 3; ++step) {
+    weights = rule->step(weights, random_tensors(10 + step), 0.1);
+    const UpdateState state = rule->state();
+    for (const int64_t updates : {1, 4}) {
+      const auto into = predicted(weights, updates);
+      for (size_t i = 0; i < 3; ++i) {
+        const at::Tensor first = state.slots[0].second[i], w = weights[i].detach();
+        const double way = 0.1 * scales[i] * static_cast<double>(updates);
+        if (settings.name == "sgd") {
+          CHECK(into[i].equal(w - first * way));
+          continue;
+        }
+        const auto t = static_cast<double>(step);
+        const at::Tensor divisor =
+            state.slots[1].second[i].sqrt() / std::sqrt(1 - std::pow(settings.beta2, t)) + settings.epsilon;
+        CHECK(into[i].equal(w - first / divisor * (way / (1 - std::pow(settings.beta1, t)))));
+      }
+    }
+  }
+}
+
 TEST_CASE("an unknown rule is an error with the nearest") {
   OptimizerSettings settings;
   settings.name = "adamm";

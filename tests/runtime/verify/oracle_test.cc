@@ -125,9 +125,9 @@ TEST_CASE("oracle: stages whose layers are frozen, under every schedule and weig
   };
   const Kind kinds[] = {{"1f1b", "stash"},           {"1f1b", "vertical"}, {"1f1b", "2bw"},
                         {"model-parallel", "stash"}, {"gpipe", "flush"},   {"1f1b-flush", "flush"},
-                        {"zb-h1", "flush"}};
-  for (int round = 0; round < 28; ++round) {
-    const Kind& kind = kinds[round % 7];
+                        {"zb-h1", "flush"},          {"1f1b", "paci"},     {"1f1b", "predict"}};
+  for (int round = 0; round < 36; ++round) {
+    const Kind& kind = kinds[round % 9];
     const auto stages = static_cast<size_t>(2 + random() % 3);
     std::vector<int64_t> replicas, depths;
     const bool equal = std::string(kind.weights) == "vertical";
@@ -139,7 +139,7 @@ TEST_CASE("oracle: stages whose layers are frozen, under every schedule and weig
     if (std::string(kind.schedule) == "gpipe") depths.assign(stages, 20);
     const int64_t microbatches = std::string(kind.weights) == "2bw" ? 20 : 5;
     Plan plan = with_schedule(plan_of(trained, replicas, depths), kind.schedule, kind.weights,
-                              std::string(kind.weights) == "stash" ? 1 : microbatches);
+                              weight_rule_facts(kind.weights).one_update_for_all ? microbatches : 1);
     // The layers that end in the first stages, and perhaps one that begins a stage that trains.
     const std::vector<ModelLayer> layers = model_layers(trained.graph);
     const auto frozen = static_cast<int64_t>(1 + random() % layers.size());
@@ -182,6 +182,44 @@ TEST_CASE("oracle: 2bw, two versions") {
   }
 }
 
+TEST_CASE("oracle: paci, one version that changes under minibatches in flight") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  const std::vector<Span> spans = {{0, 23}, {23, 4}, {27, 13}};
+  const std::string name = GENERATE("sgd", "adamw", "muon");
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{1, 1, 1, 1}, {6, 5, 2, 1}}, Case{{2, 1}, {4, 3}},
+                        Case{{1, 3}, {4, 2}}}) {
+    for (const int64_t accumulation : {1, 3}) {
+      TrainingRules rules = momentum_rules();
+      rules.optimizer.name = name;
+      rules.gradient_accumulation = accumulation;
+      const Plan plan = with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "paci");
+      compare(model, plan, rules, spans, make_local_world(plan.world_size));
+      compare_world("local", model, plan, rules, 22);
+    }
+  }
+}
+
+TEST_CASE("oracle: predict, forwards with what the optimizer expects of the weights") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  const std::vector<Span> spans = {{0, 23}, {23, 4}, {27, 13}};
+  const std::string name = GENERATE("sgd", "adam", "adamw");
+  for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{1, 1, 1, 1}, {6, 5, 2, 1}}, Case{{2, 1}, {4, 3}},
+                        Case{{1, 3}, {4, 2}}}) {
+    for (const int64_t accumulation : {1, 3}) {
+      TrainingRules rules = momentum_rules();
+      rules.optimizer.name = name;
+      rules.gradient_accumulation = accumulation;
+      rules.learning_rate_policy.name = "cosine";
+      rules.learning_rate_policy.warmup_minibatches = 5;
+      const Plan plan = with_schedule(plan_of(model, c.replicas, c.depths), "1f1b", "predict");
+      compare(model, plan, rules, spans, make_local_world(plan.world_size));
+      compare_world("local", model, plan, rules, 22);
+    }
+  }
+}
+
 TEST_CASE("oracle: corrections of delays, spans that drain in between") {
   at::set_num_threads(1);
   const Model model = residual_model(4);
@@ -205,7 +243,9 @@ TEST_CASE("oracle: corrections of delays over every rule, random plans") {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     RandomJobs jobs(seed);
     RandomJob job = jobs.next(6);
-    if (job.plan.weights == "flush" || (job.plan.weights == "2bw") == (correction == "pipemare-t1")) continue;
+    if (job.plan.weights == "flush" || weight_rule_facts(job.plan.weights).in_place ||
+        (job.plan.weights == "2bw") == (correction == "pipemare-t1"))
+      continue;
     seen.insert(job.plan.weights);
     OptimizerSettings& optimizer = job.rules.optimizer;
     optimizer.delay_correction = correction;
