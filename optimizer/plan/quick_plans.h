@@ -27,9 +27,10 @@ double schedule_check_steps(int64_t ranks);
 /// simulated depths where there is work enough to simulate, otherwise at those that a search assumes, as far
 /// as memory holds them. `priced` false: without predictions, at those that a search assumes. From stages
 /// along one order of the nodes, in which the plan in force is a chain of stages too: those found
-/// (row_seeds.h) for several orders of the devices, with as many replicas at least as different powers of
-/// two, and the plan in force; of these the best are improved by local moves, which end where none gains or
-/// with the work. Nothing where no plan fits the memory, or there is not work enough to find one.
+/// (row_seeds.h) for several orders of the devices, without replicas and with as many of them at least as
+/// different powers of two, and the plan in force; of these the best are improved by local moves, which end
+/// where none gains or with the work. Nothing where no plan fits the memory, or there is not work enough to
+/// find one.
 ///
 /// `request` is that of planning again: schedule, weights and microbatches those of `in_force`, strategy
 /// "best", all devices. Deterministic. Errors as make_plan() and evaluate_plan().

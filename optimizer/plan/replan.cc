@@ -31,9 +31,12 @@ constexpr double kFullEffortSteps = 1.5 * CountedWork::kStepsPerSecond, kLeastEf
 // Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
 // were slow.
 constexpr double kOfPlansWithLinks = 0.27;
+// Where make_plan() is asked too, for quick plans.
+constexpr double kOfQuickPlans = 0.4;
 // Of all that is made once, for a node; for a pair of ranks, of renaming them and of clearing slow links.
 constexpr double kNodeSteps = 1000, kRenamingSteps = 100, kLinkSteps = 100;
 
+/// With half of the work that is left: what it begins with is not counted.
 Plan plan_with_half_the_work(const Profile& profile, const Topology& topology, PlanRequest request,
                              CountedWork* work) {
   request.effort = std::clamp(work->left() / 2 / kFullEffortSteps, kLeastEffort, 1.0);
@@ -158,15 +161,20 @@ class Choice {
     if (searched_) {
       if (topology.devices.empty() || !quickly_planned(request_))
         return {make_plan(profile_, topology, request_)};
-      std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, work_);
+      std::vector<Plan> plans = found_quickly(topology, kOfQuickPlans, /*priced=*/true);
       plans.push_back(plan_with_half_the_work(profile_, topology, request_, work_));
       return plans;
     }
-    // Slow links leave something to do after that.
-    const double given = (links_.empty() ? 1 : kOfPlansWithLinks) * std::max(0.0, work_->left());
+    // Slow links leave something to do after that. What they take is priced later; where ranks differ too
+    // there is no work to simulate plans twice.
+    return found_quickly(topology, links_.empty() ? 1 : kOfPlansWithLinks,
+                         links_.empty() || topology.devices.empty());
+  }
+
+  /// With a part of the work that is left.
+  std::vector<Plan> found_quickly(const Topology& topology, double part, bool priced) {
+    const double given = part * std::max(0.0, work_->left());
     CountedWork work(given / CountedWork::kStepsPerSecond);
-    // What links take is priced later; where ranks differ too there is no work to simulate plans twice.
-    const bool priced = links_.empty() || topology.devices.empty();
     std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, &work, priced);
     work_->spend(given - work.left());
     return plans;

@@ -32,10 +32,9 @@ constexpr double kReplanSeconds = 0.1;
 /// fewest bytes from `in_force`, which is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology`
 /// has a device for each rank.
 ///
-/// Where it takes no longer than `budget_seconds`, all that make_plan() finds is looked at, on the devices in
-/// the topology's order and in that of `in_force`, each from both ends; and likewise for schedules that
-/// quick_plans() does not know, whatever it takes. Otherwise what quick_plans() finds. The budget is in work
-/// that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
+/// What quick_plans() finds is looked at, and, where that takes no longer than `budget_seconds`, what
+/// make_plan() does; for schedules that quick_plans() does not know make_plan() alone, whatever it takes. The
+/// budget is in work that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
 ///
 /// `known`: further plans to choose from, of the same schedule and weight rule and on all devices; the one
 /// that was best when all was quiet, say.
