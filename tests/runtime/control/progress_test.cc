@@ -1,4 +1,5 @@
 // What ranks say they do, and what is made of it.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
@@ -167,11 +168,17 @@ TEST_CASE("progress: the rank that a worker sends to is the one that its heartbe
     run_pipeline(job.model, job.plan, job.rules, job.spans,
                  random_minibatches(job.model.graph, job.rules.total_minibatches, 5), std::move(world),
                  before);
+    const bool splits = std::any_of(job.plan.stages.begin(), job.plan.stages.end(),
+                                    [](const Stage& stage) { return stage.splits(); });
     for (const Rank& rank : ranks) {
       for (const auto& [activity, sent_to] : rank.sends) {
         INFO(activity.operation);
         const std::set<int64_t> named(activity.peers.begin(), activity.peers.end());
-        CHECK((sent_to.empty() || std::set<int64_t>(sent_to.begin(), sent_to.end()) == named));
+        const std::set<int64_t> sent(sent_to.begin(), sent_to.end());
+        // Where minibatches are split, a small one may have no sample for a neighbour that has some of
+        // others.
+        const bool some = splits && std::includes(named.begin(), named.end(), sent.begin(), sent.end());
+        CHECK((sent.empty() || sent == named || some));
         messages += static_cast<int64_t>(sent_to.size());
       }
     }
