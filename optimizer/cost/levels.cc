@@ -1,7 +1,6 @@
 #include "optimizer/cost/levels.h"
 
 #include <algorithm>
-#include <map>
 
 #include "optimizer/cost/stage_times.h"
 
@@ -41,20 +40,28 @@ double LevelCosts::exchange_seconds_per_byte(int64_t replicas, double slowest_li
 double LevelCosts::exchange_seconds_per_byte(const std::vector<int64_t>& ranks, double slower) const {
   const auto replicas = static_cast<int64_t>(ranks.size());
   double slowest = 0;
-  for (const GroupLink& link : links_) {
-    std::map<int64_t, double> crossing;  // by group
-    const auto add = [&](int64_t members) {
-      std::map<int64_t, int64_t> counts;
-      for (const int64_t rank : ranks) ++counts[rank / members];
-      for (const auto& [member, count] : counts)
-        crossing[member * members / link.group] += crossing_part(count, replicas);
-    };
-    add(link.group);
-    if (link.shared) add(link.member);
-    for (const auto& [group, part] : crossing)
+  for (const GroupLink& link : links_)
+    for (const auto& [group, part] : crossing(link, ranks))
       slowest = std::max(slowest, slower * exchange_link_seconds_per_byte(link, part));
-  }
   return exchange_seconds_per_byte(replicas, slowest);
+}
+
+std::map<int64_t, double> LevelCosts::crossing(const GroupLink& link,
+                                               const std::vector<int64_t>& ranks) const {
+  std::map<int64_t, double> parts;
+  const auto add = [&](int64_t members) {
+    for (const auto& [member, count] : ranks_by_group(ranks, members))
+      parts[member * members / link.group] += crossing_part(count, static_cast<int64_t>(ranks.size()));
+  };
+  add(link.group);
+  if (link.shared) add(link.member);
+  return parts;
+}
+
+std::map<int64_t, int64_t> ranks_by_group(const std::vector<int64_t>& ranks, int64_t size) {
+  std::map<int64_t, int64_t> counts;
+  for (const int64_t rank : ranks) ++counts[rank / size];
+  return counts;
 }
 
 double LevelCosts::exchange_latency_seconds(int level) const {

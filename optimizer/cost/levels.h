@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "graph/plan.h"
@@ -43,8 +44,10 @@ class LevelCosts {
   /// to be so many times as slow.
   double exchange_seconds_per_byte(const std::vector<int64_t>& ranks, double slower = 1) const;
   double exchange_latency_seconds(int level) const;  ///< `level`: highest that the stage spans
-  /// What one exchange takes on one of the links, for a byte: `crossing` is crossing_part() of the group and,
-  /// where the link is shared, of its members too.
+  /// By group, the part of what replicas on these devices exchange that crosses its link: crossing_part() of
+  /// the group and, where the link is shared, of its members too.
+  std::map<int64_t, double> crossing(const GroupLink& link, const std::vector<int64_t>& ranks) const;
+  /// What one exchange takes on one of the links, for a byte of which `crossing` crosses it.
   double exchange_link_seconds_per_byte(const GroupLink& link, double crossing) const;
   /// Per minibatch, what a cut of `bytes` takes on a link. `before`, `after`: parts of the replicas of the
   /// stages on its two sides in the group; `product`: of both; `member_product`: sum over the members of the
@@ -71,6 +74,9 @@ class LevelCosts {
   std::vector<GroupLink> links_;
   std::vector<int64_t> sizes_;
 };
+
+/// How many of the ranks are in each group of `size` devices.
+std::map<int64_t, int64_t> ranks_by_group(const std::vector<int64_t>& ranks, int64_t size);
 
 /// Shares of the minibatches of a round for replicas that take `seconds` each for one: those that compute a
 /// minibatch in the least time, of the shortest round; at most kMostShares for each on average. What comes

@@ -33,12 +33,6 @@ std::map<int64_t, double> parts_by_group(const Stage& stage, int64_t size) {
   return parts;
 }
 
-std::map<int64_t, int64_t> ranks_by_group(const std::vector<int64_t>& ranks, int64_t size) {
-  std::map<int64_t, int64_t> counts;
-  for (const int64_t rank : ranks) ++counts[rank / size];
-  return counts;
-}
-
 bool same_parts(const std::map<int64_t, double>& a, const std::map<int64_t, double>& b) {
   if (a.size() < 2 || a.size() != b.size()) return false;
   const double each = 1 / static_cast<double>(a.size());
@@ -131,14 +125,7 @@ double Placing::exchange_seconds(size_t s, int span, double minibatches_of_updat
   double slowest = 0;
   for (size_t l = 0; l < costs_.links().size(); ++l) {
     const GroupLink& link = costs_.links()[l];
-    std::map<int64_t, double> crossing;
-    for (const auto& [group, count] : ranks_by_group(stage.ranks, link.group))
-      crossing[group] += crossing_part(count, replicas);
-    if (link.shared) {
-      for (const auto& [member, count] : ranks_by_group(stage.ranks, link.member))
-        crossing[member * link.member / link.group] += crossing_part(count, replicas);
-    }
-    for (const auto& [group, part] : crossing) {
+    for (const auto& [group, part] : costs_.crossing(link, stage.ranks)) {
       const double seconds = costs_.exchange_link_seconds_per_byte(link, part);
       busy_[l][group] += seconds * bytes / minibatches_of_update;
       slowest = std::max(slowest, seconds);

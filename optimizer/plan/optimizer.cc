@@ -210,11 +210,7 @@ std::vector<Answer> Planning::answers_as_on_one_level() const {
   std::vector<Answer> found;
   Question equal = question_;
   equal.inputs.forget_devices();
-  std::vector<TopologyLevel> levels = question_.inputs.levels;
-  if (levels.empty())
-    levels = {{question_.devices, question_.inputs.bandwidth_bytes_per_second,
-               question_.inputs.latency_seconds, false}};
-  for (const TopologyLevel& level : levels) {
+  for (const TopologyLevel& level : question_.inputs.levels) {
     equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
     equal.inputs.latency_seconds = level.latency_seconds;
     // Not all have as little memory as the smallest.

@@ -59,7 +59,7 @@ class AllStages {
 /// For one order of the devices: the first stage's are the first.
 class Row {
  public:
-  Row(const Question& q, AllStages* stages, const StagePlaces& places, const RowQuestion& row,
+  Row(const Question& q, AllStages* stages, const StagePlaces& places, const RowQuestion& row, bool paced,
       CountedWork* work)
       : q_(q),
         stages_(*stages),
@@ -67,6 +67,7 @@ class Row {
         states_(*q.states),
         costs_(q.inputs),
         row_(row),
+        paced_(paced),
         work_(work),
         order_(row.order),
         copies_(static_cast<double>(row.copies)),
@@ -278,9 +279,9 @@ class Row {
     StageLoad load = stage.load;
     load.recompute = always;
     int64_t depth = assumed_in_flight(q_, later, replicas);
-    if (row_.paced && !q_.whole_interval) {  // Little's law
+    if (paced_ && !q_.whole_interval) {  // Little's law
       const double least =
-          std::ceil(stage.work_behind / (period_ * static_cast<double>(replicas)) * (1 - 1e-9));
+          std::ceil(stage.work_behind / (period_ * static_cast<double>(replicas)) * (1 - kRowRounding));
       depth = std::min(depth, static_cast<int64_t>(std::max(least, 1.0)));
     }
     const auto fits = [&] { return in_flight_that_fits(load, replicas, depth, limit, q_.inputs) >= depth; };
@@ -296,6 +297,7 @@ class Row {
   const States& states_;
   const LevelCosts costs_;
   const RowQuestion& row_;
+  const bool paced_;         // memory is kept for the least depths with which a plan has the period
   CountedWork* const work_;  // may be null
   const std::vector<int64_t>& order_;
   const double copies_;
@@ -368,7 +370,7 @@ struct RowSearch::Parts {
 RowSearch::RowSearch(const Question& question) : parts_(std::make_unique<Parts>(question)) {}
 RowSearch::~RowSearch() = default;
 
-std::vector<Chain> RowSearch::chains(RowQuestion asked, CountedWork* work) {
+std::vector<Chain> RowSearch::chains(const RowQuestion& asked, CountedWork* work) {
   const Question& question = parts_->all;
   const std::vector<int>& numbers = parts_->numbers;
   const std::vector<StagePlaces>& ways_to_number = parts_->ways_to_number;
@@ -376,8 +378,8 @@ std::vector<Chain> RowSearch::chains(RowQuestion asked, CountedWork* work) {
   const std::vector<int64_t>& row = asked.order;
   for (size_t way = 0; way < ways_to_number.size() * (question.memory_bytes > 0 ? 2 : 1); ++way) {
     const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
-    asked.paced = way >= ways_to_number.size();
-    for (Chain& found : Row(parts_->few, &parts_->stages, places, asked, work).chains()) {
+    const bool paced = way >= ways_to_number.size();
+    for (Chain& found : Row(parts_->few, &parts_->stages, places, asked, paced, work).chains()) {
       const int64_t used = found.devices() / asked.copies;
       const auto used_last = *std::max_element(row.end() - static_cast<std::ptrdiff_t>(used), row.end());
       Chain all = found;

@@ -19,7 +19,6 @@ struct RowQuestion {
   int64_t copies = 1;
   int64_t least_replicas = 1, most_replicas = 1;  ///< of a stage in the row
   double careful = 1;  ///< links between groups are taken to be so many times as slow
-  bool paced = false;  ///< memory is kept for the least depths with which a plan has the period
 };
 
 /// Chains of small periods on devices in a row, by a dynamic program over the least devices of a suffix of
@@ -28,9 +27,10 @@ class RowSearch {
  public:
   explicit RowSearch(const Question& question);
   ~RowSearch();
-  /// With both settings of `paced`, where memory is limited. They may break what the problem allows of
-  /// stages' numbers. With counted work fewer, and none where there is too little of it.
-  std::vector<Chain> chains(RowQuestion asked, CountedWork* work = nullptr);
+  /// Where memory is limited, with room for the usual depths and for the least with which a plan has the
+  /// period. They may break what the problem allows of stages' numbers. With counted work fewer, and none
+  /// where there is too little of it.
+  std::vector<Chain> chains(const RowQuestion& asked, CountedWork* work = nullptr);
 
  private:
   struct Parts;

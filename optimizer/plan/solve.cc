@@ -123,9 +123,8 @@ class Search {
       add_shapes(*every);
     } else {
       add_shapes(even_shapes(q_));
-      if (q_.places == nullptr) {
+      if (q_.places == nullptr)
         for (const Answer& answer : searched_seeds(q_, begins_with_known_)) add_answer(answer);
-      }
     }
     for (Chain& chain : row_seeds(q_)) {
       add_several_times(shape_of(chain.stages));
