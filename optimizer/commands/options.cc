@@ -54,7 +54,7 @@ void add_run_options(po::options_description* options) {
        ("one of " + schedules_where(false) + "; or, drained at every update: " + schedules_where(true))
            .c_str())  //
       ("weights", po::value<std::string>(),
-       "version rule: stash (the default), 2bw or vertical with 1f1b; flush with the others")     //
+       "stash (the default), 2bw, vertical, paci or predict with 1f1b; flush with the others")    //
       ("microbatches", po::value<int64_t>(), "of an update; without: a few for each device")      //
       ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
       ("recompute", po::value<std::string>()->default_value("auto"),
