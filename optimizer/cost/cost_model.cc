@@ -24,6 +24,16 @@ double pace_of(const Dataflow& flow, const std::vector<PassSeconds>& nodes) {
 
 }  // namespace
 
+int64_t minibatches_of_update(int64_t turn, int64_t later_devices, const CostInputs& inputs) {
+  if (inputs.minibatches_per_update > 0) return inputs.minibatches_per_update;
+  return facts_of(inputs.weights).bounds_crossing ? round_that_bounds_crossing(turn, later_devices) : turn;
+}
+
+void set_later_devices(const std::vector<int64_t>& replicas, std::vector<StageLoad>* loads) {
+  int64_t later = 0;
+  for (size_t s = loads->size(); s-- > 0; later += replicas[s]) (*loads)[s].later_devices = later;
+}
+
 // A replica needs compute + all-reduce + update for one minibatch of a round; the round has `replicas` of
 // them. Beside that its link carries, in each direction, the activations of one boundary and the gradients of
 // the other.
@@ -36,6 +46,7 @@ StageTerms stage_terms(const StageLoad& load, const CostInputs& inputs) {
     terms.exchange_latency_seconds = all_reduce_latency_seconds(inputs.latency_seconds);
   }
   terms.step_seconds = step_seconds(load, inputs);
+  if (facts_of(inputs.weights).bounds_crossing) terms.runs_ahead = load.later_devices;
   if (inputs.minibatches_per_update > 0) {
     // One update for so many minibatches of all replicas. The exchange grows a little with the replicas,
     // which a period must not: it is taken for that of any number, at most twice too much.

@@ -16,6 +16,7 @@
 #include "graph/topology.h"
 #include "optimizer/cost/dataflow.h"
 #include "optimizer/cost/slow_links.h"
+#include "runtime/schedule/turns.h"
 
 namespace pipewright {
 
@@ -51,6 +52,7 @@ struct StageLoad {
   int64_t tied_sent_bytes = 0;          ///< of gradients, by one rank before an update
   int64_t tied_held_bytes = 0;          ///< then: what came from the other stages, and the sums
   std::vector<int64_t> tied_with = {};  ///< the other stages; of plans only
+  int64_t later_devices = 0;            ///< of all later stages; of chains of stages only
   bool first = true;                    ///< no stage before this one
   bool last = true;
   bool recompute = false;  ///< drops what its forward saved and runs it again before the backward
@@ -161,6 +163,15 @@ struct CostInputs {
   bool same_kind(int64_t a, int64_t b) const;
 };
 
+/// Minibatches from one update of a stage to its next. `turn`: one of each replica, or its share. Where a
+/// minibatch crosses one update at most, the depth decides (StageTurns::round_length()): then it is the round
+/// of a stage that runs as far ahead as there are devices behind it. Plans are not made deeper than that
+/// (choose_depths()), or updates of more and more minibatches would pass for a faster pipeline.
+int64_t minibatches_of_update(int64_t turn, int64_t later_devices, const CostInputs& inputs);
+
+/// Fills in StageLoad::later_devices.
+void set_later_devices(const std::vector<int64_t>& replicas, std::vector<StageLoad>* loads);
+
 /// Period of a stage: seconds per minibatch at which all its replicas together pass minibatches on, split by
 /// cause. Work of the device (compute, reduction, update) and traffic of its link run beside each other; each
 /// kind is a sum.
@@ -175,8 +186,8 @@ struct StagePeriod {
   const char* binding() const;
 };
 
-/// What a stage spends on one minibatch, for any number of replicas. One round has a minibatch for each
-/// replica; exchange and step come once in a round.
+/// What a stage spends on one minibatch, for any number of replicas. Exchange and step come once for a
+/// minibatch of each replica, or less often where the stage runs ahead and must not.
 struct StageTerms {
   double compute_seconds = 0;
   double exchange_seconds = 0;          ///< of gradients; m replicas take (m - 1) / m of it
@@ -191,7 +202,8 @@ struct StageTerms {
   double link_in_seconds = 0;
   double link_out_seconds = 0;
   bool link_takes_both = true;  ///< one after the other; otherwise the longer counts
-  bool split = false;  ///< replicas share each minibatch: a round has one, of which these are the parts
+  bool split = false;      ///< replicas share each minibatch: a round has one, of which these are the parts
+  int64_t runs_ahead = 0;  ///< minibatches, which must not cross two updates; 0: any number may
 
   double link_seconds() const {
     return link_takes_both ? link_in_seconds + link_out_seconds : std::max(link_in_seconds, link_out_seconds);
@@ -199,16 +211,16 @@ struct StageTerms {
   /// From 2 replicas on it never grows with them; it is at least compute / replicas.
   StagePeriod period(int64_t replicas) const {
     const auto m = static_cast<double>(replicas);
-    const double minibatches = split ? 1 : m;  // of a round
+    const double minibatches = split ? 1 : m;  // of a turn of the replicas
+    const auto update = static_cast<double>(round_that_bounds_crossing(split ? 1 : replicas, runs_ahead));
     StagePeriod period;
     period.compute_seconds = compute_seconds / minibatches;
     if (replicas > 1) {
       period.gradient_sync_seconds =
-          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / minibatches +
-          interval_exchange_seconds;
+          (exchange_latency_seconds + exchange_seconds * ((m - 1) / m)) / update + interval_exchange_seconds;
     }
     period.gradient_sync_seconds += interval_tied_seconds;
-    period.step_seconds = step_seconds / minibatches + interval_step_seconds;
+    period.step_seconds = step_seconds / update + interval_step_seconds;
     period.link_seconds = link_seconds() / minibatches;
     return period;
   }

@@ -62,11 +62,6 @@ class LevelCosts {
   double gradient_bytes(const StageLoad& load) const;
   double step_seconds(const StageLoad& load) const;
 
-  /// Minibatches from one exchange and update to the next, of a stage whose round has so many.
-  double minibatches_of_update(double round) const {
-    return inputs_.minibatches_per_update > 0 ? static_cast<double>(inputs_.minibatches_per_update) : round;
-  }
-
  private:
   double latency_seconds(int level) const;
 

@@ -146,13 +146,12 @@ int Placing::level_between(size_t s, size_t other, int span) const {
 void Placing::add_stage(size_t s) {
   const Stage& stage = stages_[s];
   const int64_t shares = std::accumulate(stage.shares.begin(), stage.shares.end(), int64_t{0});
-  const auto round = static_cast<double>(stage.splits()         ? 1
-                                         : stage.shares.empty() ? stage.ranks.size()
-                                                                : static_cast<size_t>(shares));
+  const int64_t turn = stage.splits() ? 1 : stage.shares.empty() ? std::ssize(stage.ranks) : shares;
+  const auto round = static_cast<double>(turn);
   // Where each minibatch is split the load is that of the largest part.
   const double whole =
       stage.splits() ? static_cast<double>(*std::max_element(stage.split.begin(), stage.split.end())) : 1;
-  const double update = costs_.minibatches_of_update(round);
+  const auto update = static_cast<double>(minibatches_of_update(turn, loads_[s].later_devices, inputs_));
   const int span = span_level(stage, costs_);
   price_.exchange_seconds.push_back(exchange_seconds(s, span, update));
 
@@ -283,6 +282,7 @@ void compute_on_devices(const Stage& stage, const StageLoad& load, const CostInp
                         StageTimes* times) {
   if (inputs.speeds.empty()) return;
   const double gather = gather_seconds(load, static_cast<int64_t>(stage.ranks.size()), inputs);
+  const double prediction = prediction_seconds(load, inputs);
   const double weight_part =
       load.backward_seconds > 0 ? load.backward_weight_seconds / load.backward_seconds : 0;
   double most = -1, step = 0;
@@ -293,7 +293,7 @@ void compute_on_devices(const Stage& stage, const StageLoad& load, const CostInp
     const double speed = inputs.speeds[device];
     const double update_speed = std::min(1.0, speed);
     ReplicaTimes own;
-    own.forward_seconds = pass.forward_seconds / speed;
+    own.forward_seconds = pass.forward_seconds / speed + prediction / update_speed;
     own.recompute_seconds = load.recomputed_fraction() * pass.forward_seconds / speed;
     own.backward_seconds = pass.backward_seconds / speed + gather / update_speed;
     own.backward_weight_seconds = weight_part * pass.backward_seconds / speed + gather / update_speed;

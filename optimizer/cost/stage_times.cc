@@ -53,8 +53,7 @@ namespace {
 
 /// Minibatches of one update, of all replicas.
 int64_t minibatches_of_update(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
-  if (inputs.minibatches_per_update > 0) return inputs.minibatches_per_update;
-  return load.split ? 1 : replicas;
+  return minibatches_of_update(load.split ? 1 : replicas, load.later_devices, inputs);
 }
 
 /// Whether minibatches in flight read weights that an update replaces.
@@ -86,6 +85,14 @@ double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs&
          own;
 }
 
+double prediction_seconds(const StageLoad& load, const CostInputs& inputs) {
+  constexpr double kPassesOfAdding = 3;
+  if (!facts_of(inputs.weights).predicts || load.last) return 0;  // where one minibatch is in flight
+  const double passes = 2 + static_cast<double>(inputs.optimizer_slots);
+  return part_of_update(static_cast<double>(load.trainable_bytes),
+                        passes / kPassesOfAdding * inputs.update.parts.gradient_add_seconds, inputs);
+}
+
 double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
   const UpdateCosts& update = inputs.update;
   double seconds = 0;
@@ -107,7 +114,7 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs) {
   StageTimes times;
-  times.forward_seconds = load.forward_seconds;
+  times.forward_seconds = load.forward_seconds + prediction_seconds(load, inputs);
   const double gather = gather_seconds(load, replicas, inputs);
   times.backward_seconds = load.backward_seconds + gather;
   times.backward_weight_seconds = load.backward_weight_seconds + gather;

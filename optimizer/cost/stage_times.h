@@ -28,6 +28,10 @@ double step_seconds(const StageLoad& load, const CostInputs& inputs);
 /// Of one minibatch on its replica, beside forward and backward: its gradients added to those of the round
 /// before it, or copied to where the sum over replicas takes them.
 double gather_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// Of one forward, before it: what it reads instead of the weights, where those are predicted. That reads
+/// them and what the update rule keeps, and writes as many: 2 + slots passes over them, of which adding
+/// gradients takes three.
+double prediction_seconds(const StageLoad& load, const CostInputs& inputs);
 /// Of one update, more than step_seconds(): old weights that minibatches in flight still read are left as
 /// they are, and a sum over several minibatches is divided.
 double further_step_seconds(const StageLoad& load, int64_t replicas, const CostInputs& inputs);

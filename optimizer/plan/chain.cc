@@ -60,12 +60,15 @@ ChainFacts::ChainFacts(const Question& question, const PlanRequest& request)
 
 std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
   std::vector<StageLoad> loads;
+  std::vector<int64_t> replicas;
   for (const FoundStage& stage : chain.stages) {
     StageLoad load = launched_between(*q_.states, stage.from, stage.to);
     if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
     loads.push_back(std::move(load));
+    replicas.push_back(stage.replicas);
   }
+  set_later_devices(replicas, &loads);
   return loads;
 }
 

@@ -30,7 +30,8 @@ Evaluator::Evaluator(const Question& question, const PlanRequest& request)
       facts_(question, request),
       floor_(question.inputs),
       drains_(drains(request)),
-      coupled_(schedule_facts(request.schedule).depth == DepthChoice::kSearched) {}
+      coupled_(schedule_facts(request.schedule).depth == DepthChoice::kSearched),
+      bounds_crossing_(facts_of(question.inputs.weights).bounds_crossing) {}
 
 double Evaluator::trip_seconds(const FloorStage& stage, const StageLoad& load) const {
   const double waits = q_.inputs.split_backward ? floor_.waited_part(load) : 1;
@@ -202,9 +203,9 @@ double Evaluator::busy_seconds(const FoundStage& stage, const StageLoad& load) c
   } else {
     for (const int64_t rank : stage.ranks) rate += 1 / compute_seconds_on(load, q_.inputs, rank);
   }
-  const double round =
-      q_.inputs.minibatches_per_update > 0 ? static_cast<double>(q_.inputs.minibatches_per_update) : m;
-  return 1 / rate + step_seconds(load, q_.inputs) / round;
+  const auto update =
+      static_cast<double>(minibatches_of_update(stage.replicas, load.later_devices, q_.inputs));
+  return 1 / rate + step_seconds(load, q_.inputs) / update;
 }
 
 NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>& loads) const {
@@ -215,7 +216,7 @@ NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>&
     memories.push_back(memory_of(stage));
   }
   NetworkPace pace = floor_.pace(loads, stages);
-  if (q_.memory_bytes > 0) wait_for_room(stages, memories, loads, &pace);
+  if (q_.memory_bytes > 0 || bounds_crossing_) wait_for_room(stages, memories, loads, &pace);
   return pace;
 }
 
@@ -230,10 +231,13 @@ void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::
     const std::vector<int64_t>& shares = stages[s].shares;
     const int64_t turn = stages[s].round();
     const int64_t largest = shares.empty() ? 1 : *std::max_element(shares.begin(), shares.end());
-    const int64_t room = 1 + ahead * largest / turn + (shares.empty() ? 0 : 1);
-    most.push_back(in_flight_that_fits(loads[s], stages[s].replicas,
-                                       coupled_ ? std::min(kMostInFlight, room) : kMostInFlight, memories[s],
-                                       q_.inputs));
+    const auto room = [&](int64_t minibatches) {
+      return std::min(kMostInFlight, 1 + minibatches * largest / turn + (shares.empty() ? 0 : 1));
+    };
+    int64_t deepest = coupled_ ? room(ahead) : kMostInFlight;
+    if (bounds_crossing_)  // as choose_depths() has it
+      deepest = std::min(deepest, room(minibatches_of_update(turn, loads[s].later_devices, q_.inputs)));
+    most.push_back(in_flight_that_fits(loads[s], stages[s].replicas, deepest, memories[s], q_.inputs));
     if (!loads[s].frozen) ahead = (most.back() - 1) * turn / largest;
   }
   const double busy = pace->floor_seconds;

@@ -76,6 +76,7 @@ class Evaluator {
   const Floor floor_;
   const bool drains_;
   const bool coupled_;  // no stage runs further ahead than those before it (usable_in_flight())
+  const bool bounds_crossing_;
   KnownDepths known_depths_;
   int64_t spent_ = 0;
 };

@@ -251,9 +251,8 @@ class Row {
       if (work_ != nullptr) work_->spend(kRowReplicaSteps);
       if (q_.inputs.classes.empty()) rate = pace_between(begin, begin + m) / copies_ / load.compute_seconds();
       double seconds = 1 / (copies_ * rate);
-      const double round = q_.inputs.minibatches_per_update > 0
-                               ? static_cast<double>(q_.inputs.minibatches_per_update)
-                               : static_cast<double>(m) * copies_;
+      const auto round =
+          static_cast<double>(minibatches_of_update(m * row_.copies, begin * row_.copies, q_.inputs));
       const double sum = stage.sum_bytes * sum_seconds_per_byte(begin, m) +
                          (m * row_.copies > 1 ? all_reduce_latency_seconds(q_.inputs.latency_seconds) : 0);
       seconds += (stage.step_seconds + sum) / round;

@@ -101,8 +101,9 @@ Plan clear_of_slow_links(Plan plan, const Profile& profile, const Topology& topo
 }
 
 Plan deepened_plan(Plan plan, const Profile& profile, const Topology& topology, const PlanRequest& request) {
-  // Where one update covers a given number of minibatches, that says how many are in flight.
-  if (weight_rule_facts(plan.weights).one_update_for_all) return plan;
+  // The minibatches of an update say how many may be in flight.
+  const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+  if (rule.one_update_for_all || rule.bounds_crossing) return plan;
   const PlanCost cost = cost_of_plan(plan, profile, topology, request);  // no time depends on depths
   double least = price_seconds(plan, cost);
   int64_t deepest = 0;

@@ -43,6 +43,10 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
     most.push_back(in_flight_that_fits(cost->loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
     if (most.back() < 1) return false;
     if (cost->deepest > 0) most.back() = std::min(most.back(), cost->deepest);
+    if (facts_of(inputs.weights).bounds_crossing) {
+      const int64_t round = round_that_bounds_crossing(turns.cycle_length(), later);
+      most.back() = std::min(most.back(), turns.depth_that_runs_ahead(round, most.back()));
+    }
   }
 
   std::vector<int64_t> depths;

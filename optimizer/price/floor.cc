@@ -57,8 +57,12 @@ NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
       if (!stage.shares.empty()) {
         const double shorter = static_cast<double>(stage.replicas) / static_cast<double>(stage.round());
         const int64_t most = *std::max_element(stage.shares.begin(), stage.shares.end());
-        period.gradient_sync_seconds *= shorter;
-        period.step_seconds *= inputs_.minibatches_per_update > 0 ? 1 : shorter;
+        const auto update_of = [&](int64_t turn) {
+          return static_cast<double>(minibatches_of_update(turn, loads[s].later_devices, inputs_));
+        };
+        const double rarer = update_of(stage.replicas) / update_of(stage.round());
+        period.gradient_sync_seconds *= rarer;
+        period.step_seconds *= rarer;
         period.link_seconds *= static_cast<double>(most) * shorter;
       }
       // Of an interval it has the exchange of any number of replicas.
@@ -81,11 +85,13 @@ NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,
   std::vector<StageTimes> times(loads.size());
   std::vector<StageMessages> messages(loads.size());
   std::vector<std::vector<int64_t>> ranks;
+  std::vector<int64_t> rounds;
   for (size_t s = 0; s < loads.size(); ++s) {
     ranks.push_back(stages[s].ranks);
     shape.replicas.push_back(static_cast<int64_t>(ranks[s].size()));
     shape.shares.push_back(stages[s].shares);
     times[s].forward_seconds = loads[s].compute_seconds();
+    rounds.push_back(minibatches_of_update(stages[s].round(), loads[s].later_devices, inputs_));
     times[s].step_seconds = step_seconds(loads[s], inputs_);
     for (size_t q = 0; !inputs_.speeds.empty() && q < ranks[s].size(); ++q)
       times[s].replicas.push_back({.forward_seconds = compute_seconds_on(loads[s], inputs_, ranks[s][q]),
@@ -94,11 +100,7 @@ NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,
                    static_cast<int64_t>(ring_part(ranks[s], inputs_) * exchanged_bytes(loads[s], inputs_))};
   }
   shape.in_flight.assign(loads.size(), 1);
-  if (inputs_.minibatches_per_update > 0) {
-    shape.weights = WeightRule::kTwoVersions;
-    shape.microbatches = inputs_.minibatches_per_update;
-  }
-  return network_pace(*tree_, shape, times, messages, ranks);
+  return network_pace(*tree_, shape, rounds, times, messages, ranks);
 }
 
 /// Of an interval between updates each stage has a replica that runs its part of the minibatches, rounded up,

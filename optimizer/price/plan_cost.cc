@@ -68,6 +68,13 @@ CrowdFactors crowd_of(const Stage& stage, int64_t world_size, const CostInputs& 
 
 namespace {
 
+std::vector<StageLoad> with_later_devices(const Plan& plan, std::vector<StageLoad> loads) {
+  std::vector<int64_t> replicas;
+  for (const Stage& stage : plan.stages) replicas.push_back(std::ssize(stage.ranks));
+  set_later_devices(replicas, &loads);
+  return loads;
+}
+
 std::vector<StageTimes> times_of(const Plan& plan, const std::vector<StageLoad>& loads,
                                  const CostInputs& inputs) {
   std::vector<StageTimes> times;
@@ -115,7 +122,7 @@ SimulationOptions shared_by_ranks(const Plan& plan, const std::vector<StageLoad>
 PlanCost::PlanCost(const Plan& plan, std::vector<StageLoad> loads_of_stages, CostInputs of_devices)
     : inputs(as_run(plan, of_devices)),
       deepest(of_devices.pipeline_depth),
-      loads(std::move(loads_of_stages)),
+      loads(with_later_devices(plan, std::move(loads_of_stages))),
       times(times_of(plan, loads, inputs)),
       shared(shared_by_ranks(plan, loads, inputs)) {}
 

@@ -65,9 +65,16 @@ Busy busy_of(const Plan& plan, const PlanCost& cost) {
     busy.link_seconds = placed.link_seconds;
     busy.link = std::move(placed.busiest_link);
   } else {
-    for (size_t s = 0; s < cost.loads.size(); ++s)
-      busy.periods.push_back(
-          stage_period(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()), inputs));
+    for (size_t s = 0; s < cost.loads.size(); ++s) {
+      const Stage& stage = plan.stages[s];
+      const auto replicas = static_cast<int64_t>(stage.ranks.size());
+      busy.periods.push_back(stage_period(cost.loads[s], replicas, inputs));
+      if (stage.shares.empty()) continue;
+      double most = 0;  // of the stage's minibatches, of one replica
+      for (size_t q = 0; q < stage.ranks.size(); ++q)
+        most = std::max(most, 1 / minibatches_of_stage(stage, q));
+      busy.periods.back().link_seconds *= most * static_cast<double>(replicas);
+    }
   }
   add_priced(plan, cost, &busy.periods);
   if (runs_one_at_a_time(plan)) {

@@ -35,7 +35,7 @@ double likely(const std::vector<double>& others, const std::vector<Exchanging>& 
 
 }  // namespace
 
-NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
+NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape, const std::vector<int64_t>& rounds,
                          const std::vector<StageTimes>& given, const std::vector<StageMessages>& messages,
                          const std::vector<std::vector<int64_t>>& devices) {
   const std::vector<StageTimes> times = times_with_frozen(shape, given);
@@ -47,7 +47,7 @@ NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape,
   std::vector<double> between;
   for (size_t s = 0; s < devices.size(); ++s) {
     const StageTurns turns(shape, static_cast<int64_t>(s));
-    const auto round = static_cast<double>(turns.round_length());
+    const auto round = static_cast<double>(rounds[s]);
     const auto replicas = static_cast<double>(devices[s].size());
     const StageTimes& t = times[s];
     double exchange_latency = 0, alone = 0;
@@ -102,13 +102,16 @@ double network_floor_seconds(const PipelineShape& shape, const std::vector<Stage
                              const SimulationOptions& options) {
   if (shape.stages_per_rank > 1) return 0;
   std::vector<std::vector<int64_t>> devices;
+  std::vector<int64_t> rounds;
   int64_t rank = 0;
   for (const int64_t replicas : shape.replicas) {
+    rounds.push_back(StageTurns(shape, std::ssize(rounds)).round_length());
     devices.emplace_back();
     for (int64_t q = 0; q < replicas; ++q, ++rank)
       devices.back().push_back(options.devices.empty() ? rank : options.devices[static_cast<size_t>(rank)]);
   }
-  return network_pace(LinkTree(options.network), shape, times, options.messages, devices).floor_seconds;
+  return network_pace(LinkTree(options.network), shape, rounds, times, options.messages, devices)
+      .floor_seconds;
 }
 
 }  // namespace pipewright

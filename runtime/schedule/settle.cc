@@ -25,8 +25,9 @@ struct Glance {
 };
 constexpr Glance kGlances[] = {{2, 1.15}, {3, 1.06}, {4, 1.03}};
 constexpr double kNearly = 1.005;
-constexpr double kFirstInterval = 1.05;  // later ones are hardly shorter than the first
-constexpr int64_t kIntervals = 6;        // in which one is like the one before
+constexpr double kFirstInterval = 1.05;        // later ones are hardly shorter than the first
+constexpr int64_t kIntervals = 6;              // in which one is like the one before
+constexpr int64_t kMostIntervalsOfCycle = 64;  // until the turns of a stage are where they were
 constexpr int64_t kLongestRound = 512;
 constexpr int64_t kSweepsForEvents = 4;  // without a network simulations are as much quicker
 
@@ -157,7 +158,7 @@ double interval_seconds(const std::string& schedule, const PipelineShape& shape,
   int64_t repeat = shape.microbatches;
   for (int64_t s = 0; s < shape.stages(); ++s) {
     const int64_t together = std::lcm(repeat, StageTurns(shape, s).cycle_length());
-    if (together > 16 * shape.microbatches) break;
+    if (together > kMostIntervalsOfCycle * shape.microbatches) break;
     repeat = together;
   }
   if (shares_anything(shape, options) && shape.tied.empty() && pipeline_period(shape, kLongestRound)) {

@@ -27,6 +27,11 @@ std::vector<int64_t> shares_cycle(const std::vector<int64_t>& shares) {
   return cycle;
 }
 
+int64_t round_that_bounds_crossing(int64_t turn, int64_t ahead) {
+  while (turn < ahead) turn *= 2;
+  return turn;
+}
+
 StageTurns::StageTurns(const PipelineShape& shape, int64_t stage)
     : replicas_(shape.replicas.at(stage)),
       takers_(shape.splits(stage) ? 1 : replicas_),
@@ -48,8 +53,7 @@ StageTurns::StageTurns(const PipelineShape& shape, int64_t stage)
   if (!rule.bounds_crossing || !shape.trains(stage)) return;
   PipelineShape unbounded = shape;  // depths do not depend on rounds
   unbounded.weights = WeightRule::kStash;
-  const int64_t ahead = run_ahead(usable_in_flight(unbounded)[stage]);
-  while (round_length_ < ahead) round_length_ *= 2;
+  round_length_ = round_that_bounds_crossing(round_length_, run_ahead(usable_in_flight(unbounded)[stage]));
 }
 
 int64_t StageTurns::round_size(int64_t round, Span span) const {

@@ -12,6 +12,10 @@ namespace pipewright {
 /// most (the first of equals) is taken and pays the sum. All ones: 0, 1, 2, ...
 std::vector<int64_t> shares_cycle(const std::vector<int64_t>& shares);
 
+/// Minibatches of an update where one crosses at most one: a turn of the stage's replicas, doubled until the
+/// stage, which runs `ahead` minibatches ahead, runs no further than that.
+int64_t round_that_bounds_crossing(int64_t turn, int64_t ahead);
+
 /// The rounds of a stage that have a minibatch in a span: [first, first + count).
 struct Rounds {
   int64_t first = 0;

@@ -109,6 +109,26 @@ TEST_CASE(
   // Two of them on each of two replicas: one copied, one added.
   CHECK(stage_times(load, 2, inputs).backward_seconds == Approx(0.2 + (0.02 + 0.012) / 2));
 
+  // With two devices behind it a stage that must not cross two updates makes one of two minibatches, of which
+  // one is added; on three replicas of three, each of which copies its own.
+  inputs.minibatches_per_update = 0;
+  inputs.weights = WeightRule::kPaci;
+  StageLoad ahead = load;
+  ahead.later_devices = 2;
+  CHECK(stage_times(ahead, 1, inputs).backward_seconds == Approx(0.2 + 0.012 / 2));
+  CHECK(stage_times(ahead, 1, inputs).step_seconds == Approx(0.04 + 0.028));
+  CHECK(stage_period(ahead, 1, inputs).step_seconds == Approx(0.04 / 2));
+  CHECK(stage_times(ahead, 3, inputs).backward_seconds == Approx(0.2 + 0.02));
+  CHECK(stage_period(ahead, 3, inputs).step_seconds == Approx(0.04 / 3));
+  // Predicted weights are made of the weights and one slot, or two: three passes, or four.
+  inputs.weights = WeightRule::kPredict;
+  inputs.optimizer_slots = 1;
+  CHECK(stage_times(load, 1, inputs).step_seconds == Approx(0.04));
+  CHECK(stage_times(load, 1, inputs).forward_seconds == Approx(0.1 + 0.012));
+  inputs.optimizer_slots = 2;
+  CHECK(stage_times(load, 1, inputs).forward_seconds == Approx(0.1 + 0.012 * 4 / 3));
+  CHECK(stage_times(last, 1, inputs).forward_seconds == Approx(0.1));
+
   inputs = example_inputs();
   inputs.crowd = ProfiledCrowd{3, 1.2, 1.5, 1.4, 1.8};
   const StageTimes alone = stage_times(load, 1, inputs);

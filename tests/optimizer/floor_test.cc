@@ -64,11 +64,11 @@ Topology random_topology(std::mt19937& random) {
 }
 
 PlanRequest random_rules(std::mt19937& random) {
-  const std::pair<const char*, const char*> rules[] = {{"1f1b", "stash"},    {"1f1b", "2bw"},
-                                                       {"1f1b", "vertical"}, {"gpipe", "flush"},
-                                                       {"zb-h1", "flush"},   {"1f1b-flush", "flush"}};
+  const std::pair<const char*, const char*> rules[] = {
+      {"1f1b", "stash"},  {"1f1b", "2bw"},         {"1f1b", "vertical"}, {"gpipe", "flush"},
+      {"zb-h1", "flush"}, {"1f1b-flush", "flush"}, {"1f1b", "paci"},     {"1f1b", "predict"}};
   PlanRequest request;
-  std::tie(request.schedule, request.weights) = rules[pick(random, 0, 5)];
+  std::tie(request.schedule, request.weights) = rules[pick(random, 0, 7)];
   if (request.weights == "vertical") request.strategy = "straight";
   return request;
 }
@@ -90,6 +90,20 @@ void mark_frozen_stages(const Profile& profile, Plan* plan) {
     nodes += stage.nodes.size();
     stage.frozen = nodes <= profile.frozen.nodes;
     stage.recompute = stage.recompute && !stage.frozen;
+  }
+}
+
+/// A stage updates no less often than one does that runs as far ahead as there are devices behind it.
+void check_rounds(const Plan& plan, const PlanCost& cost) {
+  const PipelineShape shape = shape_of(plan);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const StageTurns turns(shape, static_cast<int64_t>(s));
+    int64_t later = 0;
+    for (size_t behind = s + 1; behind < plan.stages.size(); ++behind)
+      later += std::ssize(plan.stages[behind].ranks);
+    CAPTURE(plan.shape_text(), s, plan.stages[s].in_flight, plan.stages[s].shares);
+    CHECK(turns.round_length() <= minibatches_of_update(turns.cycle_length(), later, cost.inputs));
+    CHECK(turns.round_length() < 2 * std::max(turns.cycle_length(), later));
   }
 }
 
@@ -122,11 +136,13 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     }
     PlanCost cost(plan, loads, inputs);
     if (!choose_depths(0, true, &plan, &cost)) continue;
-    if (request.weights == "stash" && pick(random, 0, 1) == 0) deepen_at_random(random, &plan);
+    if ((request.weights == "stash" || request.weights == "predict") && pick(random, 0, 1) == 0)
+      deepen_at_random(random, &plan);
+    if (request.weights == "paci") check_rounds(plan, cost);
     std::vector<FloorStage> stages;
     for (const Stage& stage : plan.stages)
       stages.push_back({static_cast<int64_t>(stage.ranks.size()), stage.ranks, stage.shares});
-    const double floor = Floor(cost.inputs).pace(loads, stages).floor_seconds;
+    const double floor = Floor(cost.inputs).pace(cost.loads, stages).floor_seconds;
     const double seconds = price_seconds(plan, cost);
     CAPTURE(c, plan.schedule, plan.weights, plan.shape_text(), topology.levels.size());
     CHECK(floor <= seconds * (1 + 1e-9) + 1e-15);
@@ -134,10 +150,10 @@ TEST_CASE("No run is below its floor: chains of stages at random, at any depths,
     ++tried[plan.schedule + " " + plan.weights];
     if (floor > 0.95 * seconds) ++tight;
   }
-  CHECK(tried.size() == 6);
+  CHECK(tried.size() == 8);
   for (const auto& [rules, plans] : tried) {
     CAPTURE(rules);
-    CHECK(plans > cases / 12);
+    CHECK(plans > cases / 16);
   }
   CHECK(tight > cases / 5);
 }
