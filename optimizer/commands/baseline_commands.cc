@@ -341,8 +341,7 @@ void add_baseline_options(po::options_description* options) {
            .c_str())  //
       ("cpus", po::value<int64_t>(),
        "with max-load: CPUs beside the accelerators")  //
-      ("staleness-weight", po::value<double>(),
-       "dynpipe: S stages count 1 + this * (S^3 - 1) times as slow; without: 0");
+      ("staleness-weight", po::value<double>(), "dynpipe: S stages count 1 + this * (S^3 - 1)");
 }
 
 bool asks_baseline(const po::variables_map& values) { return objective_of(values) != Objective::kPipewright; }

@@ -1,6 +1,7 @@
 #include "optimizer/commands/comparison.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "graph/error.h"
 #include "graph/limits.h"
@@ -137,7 +138,86 @@ double one_device_seconds(const Inputs& inputs) {
   return make_plan(one.profile, one.topology, one.request).predicted->minibatch_seconds;
 }
 
-Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
+namespace {
+
+/// What fits least badly is nearest.
+[[noreturn]] void fail_all(const std::vector<Contender>& contenders) {
+  const Contender* nearest = &contenders.front();
+  for (const Contender& each : contenders) {
+    const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;
+    if (each.needed_bytes > 0 && less) nearest = &each;
+  }
+  throw InfeasibleError("no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
+                        "Give more memory, more devices, or a profile with a smaller minibatch.");
+}
+
+void set_samples_ratios(const Convergence* table, const PlanRequest& request, Comparison* comparison) {
+  if (table == nullptr) return;
+  comparison->convergence = table->model;
+  for (Contender& each : comparison->contenders)
+    if (each.plan)
+      each.samples_ratio = table->samples_ratio(*each.plan, request.optimizer, request.delay_correction);
+}
+
+/// The fastest of those whose samples are known; nothing if there is none.
+std::optional<size_t> fastest_to_same_loss(const std::vector<Contender>& contenders) {
+  std::optional<size_t> fastest;
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < contenders.size(); ++i) {
+    if (!contenders[i].samples_ratio) continue;
+    const double to_loss = seconds(contenders[i]) * *contenders[i].samples_ratio;
+    if (to_loss >= kWorthwhile * least) continue;
+    least = to_loss;
+    fastest = i;
+  }
+  return fastest;
+}
+
+std::string same_loss_text(const Comparison& comparison, const PlanRequest& request) {
+  if (comparison.convergence.empty()) return "";
+  std::string with = request.optimizer;
+  if (request.delay_correction != "none") with += " and " + request.delay_correction;
+  std::vector<std::string> unknown;
+  for (const Contender& each : comparison.contenders)
+    if (each.plan && !each.samples_ratio) unknown.push_back(each.name);
+  std::string text;
+  if (const auto fastest = fastest_to_same_loss(comparison.contenders)) {
+    const Contender& best = comparison.contenders[*fastest];
+    text =
+        " To the same loss, by what " + comparison.convergence + " took with " + with + ", " + best.name +
+        " is fastest: " + number_text(comparison.one_device_seconds / seconds(best) / *best.samples_ratio) +
+        " times one device.";
+  }
+  if (!unknown.empty())
+    text += " Nobody has measured the samples that " + join(unknown, ", ") + " need with " + with + ".";
+  return text;
+}
+
+}  // namespace
+
+Comparison compare_weights(const Inputs& inputs, const std::vector<std::string>& weights,
+                           const Convergence* convergence) {
+  Comparison comparison;
+  comparison.model = inputs.profile.model;
+  comparison.devices = inputs.topology.device_count();
+  comparison.one_device_seconds = one_device_seconds(inputs);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (std::find(weights.begin(), weights.begin() + static_cast<std::ptrdiff_t>(i), weights[i]) !=
+        weights.begin() + static_cast<std::ptrdiff_t>(i))
+      throw InputError("--weights: " + weights[i] + " is there twice");
+    comparison.contenders.push_back(contender_of_weights(inputs, weight_rule_named(weights[i])));
+  }
+  set_samples_ratios(convergence, inputs.request, &comparison);
+  std::optional<size_t> best = fastest_to_same_loss(comparison.contenders);
+  if (!best) best = advised(comparison.contenders);
+  if (!best) fail_all(comparison.contenders);
+  comparison.best = *best;
+  comparison.advice =
+      "Take " + comparison.contenders[*best].name + "." + same_loss_text(comparison, inputs.request);
+  return comparison;
+}
+
+Comparison compare(const Inputs& inputs, int64_t samples_per_update, const Convergence* convergence) {
   Comparison comparison;
   comparison.model = inputs.profile.model;
   comparison.devices = inputs.topology.device_count();
@@ -149,23 +229,15 @@ Comparison compare(const Inputs& inputs, int64_t samples_per_update) {
   }
   comparison.contenders = contenders_for(inputs, minibatches);
   const std::optional<size_t> best = advised(comparison.contenders);
-  if (!best) {
-    // What needs least is nearest.
-    const Contender* nearest = &comparison.contenders.front();
-    for (const Contender& each : comparison.contenders) {
-      const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;
-      if (each.needed_bytes > 0 && less) nearest = &each;
-    }
-    throw InfeasibleError("no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
-                          "Give more memory, more devices, or a profile with a smaller minibatch.");
-  }
+  if (!best) fail_all(comparison.contenders);
   comparison.best = *best;
+  set_samples_ratios(convergence, inputs.request, &comparison);
   if (is_plain(inputs.request) && comparison.devices > 1) {
     comparison.turns_sought = true;
     const std::string now = kind_of(*comparison.contenders[comparison.best].plan);
     comparison.turns = turns_of(inputs, minibatches, comparison.contenders, now);
   }
-  comparison.advice = advice_for(comparison, inputs);
+  comparison.advice = advice_for(comparison, inputs) + same_loss_text(comparison, inputs.request);
   if (comparison.devices > 1 && is_plain(inputs.request)) comparison.ties = ties_of_rows(inputs.profile);
   return comparison;
 }

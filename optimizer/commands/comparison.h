@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/text_table.h"
+#include "optimizer/commands/convergence.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/plan/updates.h"
 
@@ -18,6 +19,8 @@ struct Contender {
   std::string why_not;        ///< where there is no plan
   bool lacks_memory = false;  ///< that is why not
   int64_t needed_bytes = 0;   ///< then: of a device, with which there is one; 0: not known
+  /// Convergence::samples_ratio(); nothing without a table too.
+  std::optional<double> samples_ratio;
 };
 
 /// Where, other links being faster or slower by one factor, another kind of plan is best.
@@ -40,16 +43,23 @@ struct Comparison {
   size_t best = 0;          ///< in contenders
   std::vector<Turn> turns;  ///< the nearest one to each side, within a factor of 64, of the same ways
   bool turns_sought = false;
-  std::string advice;  ///< one or two sentences
-  std::string ties;    ///< which cuts tied parameters forbid in some rows; "" if none
+  std::string advice;       ///< one or two sentences
+  std::string ties;         ///< which cuts tied parameters forbid in some rows; "" if none
+  std::string convergence;  ///< what was trained for its table; "" without one
 };
 
 /// Like with like: plans whose updates cover a given number of minibatches (flush, interleaved, zb-h1, 2bw)
 /// have as many samples in one as data parallelism on these devices, unless `samples_per_update` (0: as many)
 /// or
 /// --microbatches says otherwise. InfeasibleError if nothing fits. A plan is advised over one before it in
-/// the rows only for more than a percent.
-Comparison compare(const Inputs& inputs, int64_t samples_per_update = 0);
+/// the rows only for more than a percent. `convergence` may be null.
+Comparison compare(const Inputs& inputs, int64_t samples_per_update = 0,
+                   const Convergence* convergence = nullptr);
+/// The best plan for each of several weight rules, like with like as above, on the schedule asked for, or
+/// where that does not go with the rule on one that drains; its best the one that is fastest, to the same
+/// loss where the table knows that of any. InputError for an unknown rule, or one that is there twice.
+Comparison compare_weights(const Inputs& inputs, const std::vector<std::string>& weights,
+                           const Convergence* convergence);
 
 /// Seconds of one minibatch on one device, without any exchange.
 double one_device_seconds(const Inputs& inputs);

@@ -1,5 +1,6 @@
 // A comparison as a table and as JSON.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "graph/units.h"
@@ -20,6 +21,13 @@ std::string update_text(const Updates& updates, int64_t minibatch_samples) {
 }  // namespace
 
 namespace {
+
+/// How many times as fast as one device to the loss that synchronous training comes to.
+std::string same_loss_cell(const Contender& contender, const Comparison& comparison) {
+  if (!contender.samples_ratio) return "not known";
+  if (!std::isfinite(*contender.samples_ratio)) return "never";
+  return number_text(comparison.one_device_seconds / seconds(contender) / *contender.samples_ratio) + "x";
+}
 
 /// Where a row that might be a pipeline ends as something plainer.
 std::string plain_text(const Contender& contender) {
@@ -42,18 +50,21 @@ TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
                                       {"speed-up", kRight, 1},       {"samples/s", kRight, 5},
                                       {"samples/update", kRight, 4}, {"staleness", kRight, 3},
                                       {"memory", kRight, 2},         {"bound by", kLeft, 0, 16}};
-  constexpr auto kSlowedColumn = 8;
-  if (slowed) columns.insert(columns.begin() + kSlowedColumn, {"slowed", kRight, 6});
+  constexpr auto kFurtherColumns = 8;
+  const bool has_losses = !comparison.convergence.empty();
+  if (has_losses) columns.insert(columns.begin() + kFurtherColumns, {"to same loss", kRight, 6});
+  if (slowed) columns.insert(columns.begin() + kFurtherColumns, {"slowed", kRight, 6});
   TextTable table(columns);
-  const auto add = [&](std::vector<std::string> row, const std::string& cell) {
-    if (slowed) row.insert(row.begin() + kSlowedColumn, cell);
+  const auto add = [&](std::vector<std::string> row, const std::string& cell, const std::string& loss) {
+    if (has_losses) row.insert(row.begin() + kFurtherColumns, loss);
+    if (slowed) row.insert(row.begin() + kFurtherColumns, cell);
     table.add(std::move(row));
   };
   for (const Contender& each : comparison.contenders) {
     if (!each.plan) {
       add({each.name, "-", "-", "-", "-", "-", "-", "-", "-",
            each.lacks_memory ? "does not fit" : "not possible"},
-          "-");
+          "-", "-");
       continue;
     }
     const Prediction& predicted = *each.plan->predicted;
@@ -64,7 +75,7 @@ TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
          inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
          update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
          format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck},
-        crowd_cell(*each.plan, inputs));
+        crowd_cell(*each.plan, inputs), same_loss_cell(each, comparison));
   }
   return table;
 }
@@ -90,6 +101,8 @@ Json comparison_json(const Comparison& comparison) {
       row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
       row["memory_bytes"] = largest_memory(predicted);
       row["bottleneck"] = predicted.bottleneck;
+      if (each.samples_ratio)
+        row["samples_ratio"] = std::isfinite(*each.samples_ratio) ? Json(*each.samples_ratio) : Json(nullptr);
     } else {
       row["why_not"] = each.why_not;
     }

@@ -4,13 +4,11 @@
 #include <future>
 
 #include "graph/error.h"
+#include "graph/limits.h"
 #include "graph/strategies.h"
 
 namespace pipewright {
 namespace {
-
-/// More devices for less than a percent are not worth having.
-constexpr double kWorthwhile = 0.99;
 
 const std::vector<ContenderRow>& contender_rows() {
   using Row = ContenderRow;
@@ -54,6 +52,16 @@ const std::vector<ContenderRow>& contender_rows() {
        .interval = Row::kLikeDataParallelism,
        .where_open = true,
        .of_few = Row::kOfFew},
+      {.name = "paci",
+       .strategy = "best",
+       .weights = "paci",
+       .interval = Row::kNoInterval,
+       .where_open = true},
+      {.name = "predict",
+       .strategy = "best",
+       .weights = "predict",
+       .interval = Row::kNoInterval,
+       .where_open = true},
   };
   return rows;
 }
@@ -117,6 +125,19 @@ Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minib
     }
   }
   return made;
+}
+
+Contender contender_of_weights(const Inputs& inputs, WeightRule weights) {
+  ContenderRow row = {.name = to_text(weights), .strategy = inputs.request.strategy.c_str()};
+  row.weights = row.name;
+  if (facts_of(weights).one_update_for_all && inputs.request.microbatches == 0)
+    row.interval = ContenderRow::kLikeDataParallelism;
+  if (!facts_of(weights).one_update_for_all) row.interval = ContenderRow::kNoInterval;
+  if (!schedule_facts(inputs.request.schedule).goes_with(weights))
+    for (const ScheduleFacts& schedule : schedule_table())
+      if (schedule.goes_with(weights) && schedule.depth == DepthChoice::kSearched)
+        row.schedule = schedule.name;
+  return contender(inputs, row, std::min(inputs.topology.device_count(), kMostInFlight));
 }
 
 std::string kind_of(const Plan& plan) {

@@ -13,6 +13,9 @@ namespace pipewright {
 /// The row that others are compared with.
 inline constexpr const char* kDataParallelism = "dp";
 
+/// Less of another's time is not worth more devices, or an older way to run.
+inline constexpr double kWorthwhile = 0.99;
+
 inline double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
 
 /// A way to run the model that is compared with the others: what it changes in the question that was asked.
@@ -42,6 +45,10 @@ Rows rows_for(const Inputs& inputs, bool few);
 /// takes more than `most_seconds` need not be found.
 Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minibatches,
                     double most_seconds = std::numeric_limits<double>::infinity());
+
+/// The best plan with the weight rule, on the schedule asked for or, where that does not go with it, one that
+/// drains. Updates of a given number of minibatches have as many as data parallelism makes.
+Contender contender_of_weights(const Inputs& inputs, WeightRule weights);
 
 /// Of all rows, in their order; the rows are planned side by side, on as many cores as there are.
 std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches);

@@ -54,7 +54,7 @@ void add_run_options(po::options_description* options) {
        ("one of " + schedules_where(false) + "; or, drained at every update: " + schedules_where(true))
            .c_str())  //
       ("weights", po::value<std::string>(),
-       "stash (the default), 2bw, vertical, paci or predict with 1f1b; flush with the others")    //
+       "stash (default), 2bw, vertical, paci, predict or flush; with plan a,b: the faster")       //
       ("microbatches", po::value<int64_t>(), "of an update; without: a few for each device")      //
       ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
       ("recompute", po::value<std::string>()->default_value("auto"),
@@ -155,6 +155,9 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
   if (values.count("objective") != 0)
     settings->push_back({"objective", values["objective"].as<std::string>(), source_of(values, "objective")});
   request.optimizer_slots = optimizer_slots_from(values, settings);
+  if (values.count("optimizer") != 0) request.optimizer = values["optimizer"].as<std::string>();
+  if (values.count("delay-correction") != 0)
+    request.delay_correction = values["delay-correction"].as<std::string>();
   request.ignore_crowd = values["ignore-crowd"].as<bool>();
   settings->push_back(
       {"ignore-crowd", request.ignore_crowd ? "yes" : "no", source_of(values, "ignore-crowd")});

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <sstream>
 
@@ -31,6 +32,8 @@ namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
+
+constexpr const char* kConvergence = "convergence";
 
 void add_question_options(po::options_description* options) {
   options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
@@ -147,6 +150,45 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
+/// Of --convergence; null without it.
+std::unique_ptr<Convergence> convergence_from(const po::variables_map& values) {
+  if (values.count(kConvergence) == 0) return nullptr;
+  if (values.count("optimizer") == 0)
+    throw InputError("--convergence: goes with --optimizer",
+                     "How many samples it takes to a loss depends on that: --optimizer adamw.");
+  return std::make_unique<Convergence>(read_document<Convergence>(values[kConvergence].as<std::string>()));
+}
+
+/// Where --weights is a list, the rule whose plan is fastest becomes what is asked for; then a table of all,
+/// otherwise "".
+std::string choose_weights(const po::variables_map& values, Inputs* inputs) {
+  const std::vector<std::string> rules = list_of(inputs->request.weights);
+  const std::unique_ptr<Convergence> table = convergence_from(values);
+  if (rules.size() < 2) {
+    if (table != nullptr)
+      throw InputError("--convergence: with plan it goes with several rules",
+                       "--weights stash,2bw,paci,flush, or compare --convergence FILE.");
+    return "";
+  }
+  for (const char* other : {"compat", "for"})
+    if (given(values, other))
+      throw InputError(std::string("--") + other + ": not together with several --weights");
+  const Comparison comparison = compare_weights(*inputs, rules, table.get());
+  const Plan& best = *comparison.contenders[comparison.best].plan;
+  inputs->request.weights = best.weights;
+  inputs->request.schedule = best.schedule;
+  if (weight_rule_facts(best.weights).one_update_for_all) inputs->request.microbatches = best.microbatches;
+  const int64_t width = output_width(values);
+  std::string notes = comparison.advice + "\n";
+  for (const Contender& each : comparison.contenders)
+    if (!each.plan) notes += each.name + ": " + each.why_not + "\n";
+  return comparison_table(comparison, *inputs).text(width) + "\n" + wrapped(notes, width) + "\n";
+}
+
+void add_convergence_option(po::options_description* options) {
+  options->add_options()(kConvergence, po::value<std::string>(), "FILE of experiments/convergence");
+}
+
 }  // namespace
 
 Plan plan_asked_for(const po::variables_map& values, const Inputs& inputs, PlanNotes* notes) {
@@ -173,15 +215,18 @@ void run_plan(const Arguments& arguments) {
           "strategy", po::value<std::string>()->default_value("best"),
           join(names_of(searched_strategies()), ", ").c_str())  //
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
+  add_convergence_option(&options);
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
   if (asks_baseline(values)) return plan_baseline(values);
-  const Inputs inputs = question_from(values);
+  Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
   const Stopwatch stopwatch;
   PlanNotes notes;
+  const std::string rules = choose_weights(values, &inputs);
   const Plan plan = plan_asked_for(values, inputs, &notes);
   const double spent = stopwatch.milliseconds();
+  if (!values["json"].as<bool>()) std::cout << rules;
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
@@ -245,6 +290,7 @@ void run_compare(const Arguments& arguments) {
        "with --sync: slow ranks, as the runtime takes them; again and again")             //
       ("minibatches", po::value<int64_t>()->default_value(400), "with --sync: of a run")  //
       ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
+  add_convergence_option(&options);
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
   const Inputs inputs = question_from(values);
@@ -254,7 +300,8 @@ void run_compare(const Arguments& arguments) {
   const int64_t samples = values.count("samples-per-update") != 0
                               ? in_range(values, "samples-per-update", 1, int64_t{1} << 40)
                               : 0;
-  const Comparison comparison = compare(inputs, samples);
+  const std::unique_ptr<Convergence> table = convergence_from(values);
+  const Comparison comparison = compare(inputs, samples, table.get());
   const std::vector<SyncChoice> choices = sync_choices(values, comparison, inputs);
   const double spent = stopwatch.milliseconds();
   Json json = comparison_json(comparison);

@@ -19,9 +19,11 @@ namespace pipewright {
 struct PlanRequest {
   std::string strategy = "best";  ///< of searched_strategies(), graph/strategies.h
   int64_t optimizer_slots = 1;    ///< tensors the update rule keeps per parameter: SGD 0, momentum 1, Adam 2
-  bool use_all_devices = false;   ///< otherwise fewest devices is the second aim
-  StageDemands demands;           ///< of strategies other than "dp", and not with all devices
-  double effort = 1;              ///< how much of the time that planning may take for simulating candidates
+  std::string optimizer = {};     ///< that of the run; "": not known
+  std::string delay_correction = "none";  ///< that of the run
+  bool use_all_devices = false;           ///< otherwise fewest devices is the second aim
+  StageDemands demands;                   ///< of strategies other than "dp", and not with all devices
+  double effort = 1;  ///< how much of the time that planning may take for simulating candidates
   /// With less than all of the effort: plans to begin with in place of a search. Borrowed.
   const std::vector<Plan>* known = nullptr;
   /// What takes longer is of no interest: the search may end with an InfeasibleError where nothing is faster.

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/strategies.h"
+#include "graph/update_rules.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/search/few_cuts.h"
 #include "runtime/schedule/plan_shape.h"
@@ -137,6 +138,16 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     throw InputError("--recompute always: with weights '" + request.weights +
                          "' a second forward would read newer weights than the first",
                      "Take --recompute never, or other weights.");
+  }
+  if (!request.optimizer.empty()) {
+    OptimizerSettings optimizer;
+    optimizer.name = request.optimizer;
+    optimizer.momentum = 0.9;  // of those that may have none
+    try {
+      check_prediction(optimizer, rule.rule);
+    } catch (const PlanError& error) {
+      throw InfeasibleError(std::string("--weights: ") + error.what(), error.remedy());
+    }
   }
   if (!wants_intervals(request)) {
     if (request.microbatches > 0) {

@@ -71,7 +71,7 @@ TEST_CASE("compare writes every strategy and says what to take") {
     CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
   }
   const Json json = parse_json(cli.run("compare " + kQuestion + "--json").out, "out");
-  CHECK(json["strategies"].size() == 9);
+  CHECK(json["strategies"].size() == 11);
   // Like with like: as many minibatches an update as data parallelism makes, unless said otherwise.
   for (const Json& row : json["strategies"]) {
     INFO(row.dump());
@@ -89,7 +89,7 @@ TEST_CASE("compare writes every strategy and says what to take") {
   }
   CHECK(json["advice"].is_string());
   const std::string levels = "--profile profile.json --levels 2,2 --bandwidths 10MB/s,1MB/s ";
-  CHECK(parse_json(cli.run("compare " + levels + "--json").out, "out")["strategies"].size() == 9);
+  CHECK(parse_json(cli.run("compare " + levels + "--json").out, "out")["strategies"].size() == 11);
   // Where one device wins, that is said.
   const std::string slow = "--profile profile.json --gpus 4 --bandwidths 1kB/s ";
   CHECK_THAT(cli.run("compare " + slow).out, Catch::Contains("distributing gains nothing"));
@@ -443,6 +443,99 @@ TEST_CASE("tied parameters: what plan, compare and check say of them") {
     CHECK(cli.run("simulate --plan cut.json --profile profile.json --trace t.json").code == 0);
     CHECK(cli.run("show --plan cut.json").code == 0);
   }
+}
+
+TEST_CASE("plan takes the fastest of several weight rules") {
+  const Cli cli;
+  const std::string rules = "--weights flush,stash,paci,2bw,predict ";
+  const Outcome all = cli.run("plan " + kQuestion + rules + "--output all.json");
+  INFO(all.error);
+  REQUIRE(all.code == 0);
+  const Plan taken = read_document<Plan>(cli.path("all.json"));
+  double fastest = std::numeric_limits<double>::infinity();
+  for (const std::string rule : {"--weights flush --schedule 1f1b-flush --microbatches 4", "--weights stash",
+                                 "--weights paci", "--weights 2bw --microbatches 4", "--weights predict"}) {
+    CAPTURE(rule);
+    REQUIRE(cli.run("plan " + kQuestion + rule + " --output one.json").code == 0);
+    const Plan one = read_document<Plan>(cli.path("one.json"));
+    CHECK_THAT(all.out, Catch::Contains(one.weights));
+    fastest = std::min(fastest, one.predicted->minibatch_seconds);
+  }
+  CHECK(taken.predicted->minibatch_seconds <= fastest / 0.99);
+  // What a rule needs, and what it is not given.
+  const auto refused = [&](const std::string& options) {
+    const Outcome outcome = cli.run("plan " + kQuestion + options);
+    CAPTURE(options, outcome.out);
+    CHECK(outcome.code != 0);
+    return outcome.error;
+  };
+  CHECK_THAT(refused("--weights stash,pacy"), Catch::Contains("did you mean 'paci'?"));
+  CHECK_THAT(refused("--weights stash,stash"), Catch::Contains("stash is there twice"));
+  CHECK_THAT(refused("--weights predict --optimizer muon"), Catch::Contains("Take one of sgd, adam, adamw"));
+  const Outcome muon = cli.run("plan " + kQuestion + "--weights stash,predict --optimizer muon");
+  CHECK(muon.code == 0);
+  CHECK_THAT(muon.out, Catch::Contains("predict: ") && Catch::Contains("'muon' has no form of it"));
+}
+
+TEST_CASE("What trains slower by samples is slower to the same loss") {
+  const Cli cli;
+  const auto write_table = [&](const std::string& rows) {
+    write_file(cli.path("c.json"),
+               R"({"schema": "pipewright.convergence/1", "model": "a small GPT", "rows": [)" + rows + "]}");
+  };
+  const auto row = [](const std::string& weights, int stages, const std::string& ratio) {
+    return R"({"weights": ")" + weights +
+           R"(", "optimizer": "adamw", "delay_correction": "none", "seeds": 3, "rate": 1e-3, "final_loss": 2.5, "final_loss_spread": 0.1, "stages": )" +
+           std::to_string(stages) + R"(, "samples_ratio": )" + ratio + "}";
+  };
+  const std::string devices = "--profile profile.json --gpus 4 --bandwidths 3MB/s --latency 10us ";
+  const std::string question = devices + "--optimizer adamw ";
+  const std::string with_table = question + "--convergence c.json ";
+  write_table(row("stash", 1, "1") + "," + row("stash", 64, "7.5") + "," + row("stash", 256, "9") + "," +
+              row("2bw", 64, "null"));
+  const Outcome compared = cli.run("compare " + with_table + "--json");
+  INFO(compared.error);
+  REQUIRE(compared.code == 0);
+  int stale = 0;
+  const Json rows = parse_json(compared.out, "out")["strategies"];
+  for (const Json& each : rows) {
+    CAPTURE(each.dump());
+    if (!each.contains("shape")) continue;
+    if (each["staleness"] == 0) {
+      CHECK(each["samples_ratio"] == 1);
+    } else if (each["strategy"] == "straight" || each["strategy"] == "hybrid") {
+      ++stale;
+      CHECK(each["samples_ratio"] == 7.5);
+    } else if (each["strategy"] == "2bw") {
+      CHECK(each["samples_ratio"].is_null());
+    } else {
+      CHECK_FALSE(each.contains("samples_ratio"));
+    }
+  }
+  CHECK(stale > 0);
+  const std::string table = cli.run("compare " + with_table).out;
+  CHECK_THAT(table, Catch::Contains("to same loss") &&
+                        Catch::Contains("by what a small GPT took with adamw") &&
+                        Catch::Contains("Nobody has measured the samples that"));
+  // The rule that is slower by more than it trains faster is not taken.
+  const std::string rules = "--weights stash,flush --output taken.json ";
+  REQUIRE(cli.run("plan " + question + rules).code == 0);
+  const std::string by_time = read_document<Plan>(cli.path("taken.json")).weights;
+  REQUIRE(cli.run("plan " + with_table + rules).code == 0);
+  CHECK(by_time == "stash");
+  CHECK(read_document<Plan>(cli.path("taken.json")).weights == "flush");
+  const auto refused = [&](const std::string& command) {
+    const Outcome outcome = cli.run(command);
+    CHECK(outcome.code == 2);
+    return outcome.error;
+  };
+  CHECK_THAT(refused("compare " + devices + "--convergence c.json"),
+             Catch::Contains("goes with --optimizer"));
+  CHECK_THAT(refused("plan " + with_table), Catch::Contains("with plan it goes with several rules"));
+  write_table("");
+  CHECK_THAT(refused("compare " + with_table), Catch::Contains("c.json: rows: there is none"));
+  write_table(row("stach", 4, "1"));
+  CHECK_THAT(refused("compare " + with_table), Catch::Contains("rows[0].weights"));
 }
 
 TEST_CASE("compare has what plan finds among its rows") {
