@@ -129,7 +129,7 @@ struct Timed {
 Timed timed_plan(const Profile& profile, int64_t devices, double bandwidth) {
   const clock_t begin = clock();
   Timed timed;
-  timed.plan = make_plan(profile, flat_topology(devices, bandwidth, 50e-6, 0), {});
+  timed.plan = make_plan(profile, flat_topology(devices, bandwidth, 50e-6, 0), PlanRequest());
   timed.cpu_seconds = static_cast<double>(clock() - begin) / CLOCKS_PER_SEC;
   WARN(profile.model << " on " << devices << ": " << timed.plan.shape_text() << ", "
                      << timed.plan.predicted->minibatch_seconds << " s by "

@@ -29,7 +29,7 @@ struct TinyQuestion {
 
 /// Some of what the best plan without a limit has on its fullest device.
 inline int64_t limited_memory(std::mt19937& random, const Profile& profile, const Topology& topology) {
-  const Plan plan = make_plan(profile, topology, {});
+  const Plan plan = make_plan(profile, topology, PlanRequest());
   int64_t most = 0;
   for (const StagePrediction& stage : plan.predicted->stages)
     most = std::max(most, stage.memory.total_bytes());
