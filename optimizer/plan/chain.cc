@@ -25,6 +25,13 @@ bool keep_places(const std::vector<FoundStage>& stages, const StagePlaces& place
 
 }  // namespace
 
+void keep_to(const States& states, int from, int kept_to, StageLoad* load) {
+  const StageLoad first = load_between(states, from, kept_to);
+  load->once_forward_seconds = std::min(first.forward_seconds, load->forward_seconds);
+  load->once_saved_bytes = first.saved_bytes;
+  load->once_held_bytes = first.held_bytes;
+}
+
 int64_t Chain::devices() const {
   int64_t all = 0;
   for (const FoundStage& stage : stages) all += stage.replicas;
@@ -65,6 +72,7 @@ std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
     StageLoad load = launched_between(*q_.states, stage.from, stage.to);
     if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
     load.recompute = stage.recompute;
+    if (stage.recompute && stage.kept_to >= 0) keep_to(*q_.states, stage.from, stage.kept_to, &load);
     loads.push_back(std::move(load));
     replicas.push_back(stage.replicas);
   }

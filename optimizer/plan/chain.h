@@ -27,6 +27,10 @@ struct Chain {
   bool allowed_by(const Question& question) const;
 };
 
+/// Sets what the first part of a stage that recomputes keeps: all between the two states. It counts values
+/// that the stage only passes on as the part's own, so memory is no less than a plan's.
+void keep_to(const States& states, int from, int kept_to, StageLoad* load);
+
 /// Of training, with a stage on each rank. Borrows the problem and the request.
 class ChainFacts {
  public:

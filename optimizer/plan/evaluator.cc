@@ -31,7 +31,21 @@ Evaluator::Evaluator(const Question& question, const PlanRequest& request)
       floor_(question.inputs),
       drains_(drains(request)),
       coupled_(schedule_facts(request.schedule).depth == DepthChoice::kSearched),
-      bounds_crossing_(facts_of(question.inputs.weights).bounds_crossing) {}
+      bounds_crossing_(facts_of(question.inputs.weights).bounds_crossing) {
+  if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
+  prefixes_.assign(q_.states->states.back().done.size() + 1, -1);
+  for (int state = 0; state < q_.states->size(); ++state) {
+    const NodeSet& done = q_.states->states[state].done;
+    FirstNodes first;
+    for (size_t v = done.find_first(); v != NodeSet::npos; v = done.find_next(v)) {
+      if (v == first.count) first.all_before = v + 1;
+      first.end = v + 1;
+      ++first.count;
+    }
+    if (first.end == first.count) prefixes_[first.count] = state;
+    first_nodes_.push_back(first);
+  }
+}
 
 double Evaluator::trip_seconds(const FloorStage& stage, const StageLoad& load) const {
   const double waits = q_.inputs.split_backward ? floor_.waited_part(load) : 1;
@@ -50,6 +64,7 @@ std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const 
   Chain keeping = chain;
   for (FoundStage& stage : keeping.stages) {
     stage.recompute = false;
+    stage.kept_to = -1;
     stage.shares.clear();
   }
   const std::vector<StageLoad> loads = facts_.loads(keeping);
@@ -68,13 +83,38 @@ std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const 
       room.busy[again] = busy_seconds(stage, load);
       room.most[again] =
           in_flight_that_fits(load, stage.replicas, kMostInFlight, memory_of(stage), q_.inputs);
+      if (again) room.load = std::move(load);
     }
     rooms.push_back(room);
   }
   return rooms;
 }
 
-bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms,
+int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) const {
+  const FirstNodes &from = first_nodes_[stage.from], &to = first_nodes_[stage.to];
+  // Mostly what is kept grows from one to the next.
+  int kept = -1;
+  size_t low = std::max(from.end, from.count + 1), high = std::min(to.all_before, to.count - 1) + 1;
+  while (low < high) {
+    size_t nodes = low + (high - low) / 2;
+    while (nodes < high && prefixes_[nodes] < 0) ++nodes;
+    if (nodes == high) {
+      high = low + (high - low) / 2;
+      continue;
+    }
+    StageLoad load = room.load;
+    keep_to(*q_.states, stage.from, prefixes_[nodes], &load);
+    if (in_flight_that_fits(load, stage.replicas, depth, memory_of(stage), q_.inputs) >= depth) {
+      kept = prefixes_[nodes];
+      low = nodes + 1;
+    } else {
+      high = low + (high - low) / 2;
+    }
+  }
+  return kept;
+}
+
+bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, bool keeps,
                             Chain* chain) const {
   double behind = 0;
   int64_t ahead = 0;  // so far as the stages behind run, all before them have to
@@ -95,19 +135,33 @@ bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<Stag
       return room.most[again] >= depth && room.busy[again] <= seconds;
     };
     stage.recompute = q_.recompute == Recompute::kAlways;
+    stage.kept_to = -1;
+    double trip = room.trip[stage.recompute];
     if (!within(stage.recompute)) {
       if (q_.recompute != Recompute::kWhereNeeded || !within(true)) return false;
       stage.recompute = true;
+      trip = room.trip[1];
+      if (keeps) {
+        stage.kept_to = kept_with(depth, stage, room);
+        if (stage.kept_to >= 0) {
+          StageLoad load = room.load;
+          keep_to(*q_.states, stage.from, stage.kept_to, &load);
+          trip = trip_seconds({stage.replicas, stage.ranks, stage.shares}, load);
+        }
+      }
     }
     if (room.frozen) continue;
     ahead = (depth - 1) * stage.replicas;
-    behind += room.trip[stage.recompute] + room.between;
+    behind += trip + room.between;
   }
   return true;
 }
 
 std::vector<Chain> Evaluator::recomputing(Chain chain) const {
-  for (FoundStage& stage : chain.stages) stage.recompute = q_.recompute == Recompute::kAlways;
+  for (FoundStage& stage : chain.stages) {
+    stage.recompute = q_.recompute == Recompute::kAlways;
+    stage.kept_to = -1;
+  }
   if (q_.memory_bytes == 0) return {chain};
   const std::vector<StageRoom> rooms = rooms_of(chain);
   double slowest = kShortest, fastest = kShortest;
@@ -117,20 +171,22 @@ std::vector<Chain> Evaluator::recomputing(Chain chain) const {
   }
   std::vector<Chain> ways;
   const auto add = [&](double seconds, bool abreast) {
-    if (!runs_within(seconds, abreast, rooms, &chain)) return;
+    if (!runs_within(seconds, abreast, rooms, /*keeps=*/true, &chain)) return;
     const auto same = [&](const Chain& way) {
       return std::equal(way.stages.begin(), way.stages.end(), chain.stages.begin(),
-                        [](const FoundStage& a, const FoundStage& b) { return a.recompute == b.recompute; });
+                        [](const FoundStage& a, const FoundStage& b) {
+                          return a.recompute == b.recompute && a.kept_to == b.kept_to;
+                        });
     };
     if (std::none_of(ways.begin(), ways.end(), same)) ways.push_back(chain);
   };
   for (const bool abreast : {false, true}) {
     double low = fastest, high = slowest;
-    if (!runs_within(high, abreast, rooms, &chain)) break;
-    if (runs_within(low, abreast, rooms, &chain)) high = low;
+    if (!runs_within(high, abreast, rooms, false, &chain)) break;
+    if (runs_within(low, abreast, rooms, false, &chain)) high = low;
     while (high - low > kPaceProof * high) {
       const double middle = low + (high - low) / 2;
-      (runs_within(middle, abreast, rooms, &chain) ? high : low) = middle;
+      (runs_within(middle, abreast, rooms, false, &chain) ? high : low) = middle;
     }
     add(high, abreast);
     if (q_.recompute != Recompute::kWhereNeeded) break;

@@ -50,11 +50,16 @@ class Evaluator {
     int64_t most[2] = {};  ///< in flight, by memory
     int64_t needed = 1;    ///< in flight
     bool frozen = false;
+    StageLoad load;  ///< recomputing
   };
   std::vector<StageRoom> rooms_of(const Chain& chain) const;
   /// Sets which stages recompute: those that must for the pace. False if it is too short. Updates of a stage
   /// wait for the last of its replicas, which begin one after the other, or all at once (`abreast`).
-  bool runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, Chain* chain) const;
+  /// `keeps`: a stage that recomputes keeps as much of what it computes as there is memory for.
+  bool runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, bool keeps,
+                   Chain* chain) const;
+  /// How far a stage that recomputes can keep what it computes with so many in flight; -1: not at all.
+  int kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) const;
   int64_t memory_of(const FoundStage& stage) const;
   /// In flight, that a stage must have room for.
   int64_t needed_depth(const FoundStage& stage) const;
@@ -77,6 +82,14 @@ class Evaluator {
   const bool drains_;
   const bool coupled_;  // no stage runs further ahead than those before it (usable_in_flight())
   const bool bounds_crossing_;
+  /// Of a state's nodes by their place in the profile.
+  struct FirstNodes {
+    size_t count = 0;
+    size_t all_before = 0;  ///< this place all are in it
+    size_t end = 0;         ///< from this place on none is
+  };
+  std::vector<FirstNodes> first_nodes_;  // by state, where stages may recompute
+  std::vector<int> prefixes_;  // by number of nodes: the state of the profile's first; -1: there is none
   KnownDepths known_depths_;
   int64_t spent_ = 0;
 };

@@ -21,6 +21,9 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
     for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {
       stage.nodes.push_back(profile.nodes[v].name);
     }
+    if (found.recompute && found.kept_to >= 0)
+      stage.recompute_ratio = static_cast<double>((nodes - states.states[found.kept_to].done).count()) /
+                              static_cast<double>(nodes.count());
     nodes_of_stages.push_back(nodes);
     stage.layers = layers.of(stage.nodes);
     stage.ranks = found.ranks;

@@ -70,7 +70,7 @@ std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
   for (const FoundStage& stage : chain.stages) {
     key.push_back(stage.to);
     key.push_back(stage.replicas);
-    key.push_back(stage.recompute ? 1 : 0);
+    key.push_back(stage.recompute ? 2 + stage.kept_to : 0);
   }
   if (!q.inputs.devices_differ()) {
     if (q.inputs.placed())
@@ -318,12 +318,17 @@ class Search {
     if (kind.size() > kKeptOfKind) kind.erase(std::prev(kind.end()));
   }
 
-  /// The same with one stage that recomputes or no longer does.
+  /// The same with one stage that recomputes, or no longer does, or all of it and not a part.
   void add_recomputing_otherwise(const Chain& from) {
     if (!recompute_is_a_choice_) return;
     for (size_t s = 0; s < from.stages.size(); ++s) {
       Chain other = from;
-      other.stages[s].recompute = !other.stages[s].recompute;
+      FoundStage& stage = other.stages[s];
+      if (stage.kept_to >= 0) {
+        stage.kept_to = -1;
+        wait(other);
+      }
+      stage.recompute = !stage.recompute;
       wait(std::move(other));
     }
   }
@@ -399,7 +404,7 @@ class Search {
   /// Of chains that are priced once: the same stages on devices that make the same floor.
   uint64_t hash_of_alike(const Chain& chain, const NetworkPace& pace) const {
     uint64_t hash = hash_of(shape_of(chain.stages));
-    for (const FoundStage& stage : chain.stages) hash = mixed(hash, stage.recompute ? 1 : 0);
+    for (const FoundStage& stage : chain.stages) hash = mixed(hash, stage.recompute ? 2 + stage.kept_to : 0);
     hash = mixed(hash, std::bit_cast<int64_t>(pace.floor_seconds));
     return mixed(hash, std::bit_cast<int64_t>(pace.likely_seconds));
   }

@@ -58,6 +58,9 @@ struct FoundStage {
   std::vector<int64_t> ranks = {};
   std::vector<int64_t> shares = {};
   bool recompute = false;
+  /// Then it keeps what it computes up to this state and runs the rest again, all of which stands behind in
+  /// the profile's order; -1: it runs all again.
+  int kept_to = -1;
 };
 
 struct Answer {

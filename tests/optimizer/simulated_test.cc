@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "graph/document.h"
@@ -22,6 +23,9 @@
 namespace pipewright {
 namespace {
 
+using testing::limited_memory;
+using testing::pick;
+using testing::random_profile;
 using testing::tiny_profile;
 using testing::tiny_question;
 using testing::TinyQuestion;
@@ -313,6 +317,53 @@ TEST_CASE("A stage recomputes for depth while the last, which needs none, does n
       CHECK(make_plan(profile, question.topology, {}).predicted->minibatch_seconds <= row.seconds * 1.001);
     }
   }
+}
+
+TEST_CASE("A stage that recomputes keeps what its memory has room for") {
+  std::mt19937 random(3);
+  int64_t parts = 0, wholes = 0;
+  double gained = 0;
+  for (int c = 0; c < 500; ++c) {
+    Profile profile = random_profile(random, static_cast<int>(pick(random, 8, 16)), c % 2 == 0, 50);
+    for (ProfiledNode& node : profile.nodes) node.saved_bytes *= 20;  // activations are most of what is kept
+    const double rates[] = {1e7, 1e8, 1e9};
+    Topology topology = flat_topology(pick(random, 1, 3), rates[pick(random, 0, 2)], 0, 0);
+    topology.memory_bytes = limited_memory(random, profile, topology);
+    PlanRequest request;
+    const char* const schedules[] = {"1f1b", "1f1b-flush", "gpipe"};
+    request.schedule = schedules[pick(random, 0, 2)];
+    Plan plan;
+    try {
+      plan = make_plan(profile, topology, request);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    const Prediction again = evaluate_plan(plan, profile, topology, request);
+    CAPTURE(c, plan.shape_text(), plan.schedule);
+    CHECK(plan.predicted->minibatch_seconds == Approx(again.minibatch_seconds).epsilon(1e-9));
+    Plan whole = plan;
+    for (Stage& stage : whole.stages) stage.recompute_ratio = 1;
+    const double all_again = evaluate_plan(whole, profile, topology, request).minibatch_seconds;
+    CHECK(again.minibatch_seconds <= all_again * (1 + 1e-9));
+    gained += 1 - again.minibatch_seconds / all_again;
+    for (size_t s = 0; s < plan.stages.size(); ++s) {
+      CHECK(again.stages[s].memory.total_bytes() <= topology.memory_bytes);
+      if (!plan.stages[s].recompute) continue;
+      (plan.stages[s].recompute_ratio < 1 ? parts : wholes) += 1;
+    }
+    request.recompute = "never";
+    std::optional<Plan> keeps_all;
+    try {
+      keeps_all = make_plan(profile, topology, request);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    CHECK(plan.predicted->minibatch_seconds <= keeps_all->predicted->minibatch_seconds * 1.005);
+  }
+  CAPTURE(parts, wholes, gained);
+  CHECK(parts > 20);
+  CHECK(wholes > 10);
+  CHECK(gained > 1);
 }
 
 // --- models of PipeDream ---
