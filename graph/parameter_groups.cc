@@ -121,7 +121,7 @@ void validate_parameter_groups(const OptimizerSettings& optimizer, const std::st
     check_expression(where, path + ".parameters", group.parameters);
     if (!group.learning_rate_scale && !group.weight_decay && !group.matrix)
       fail_document(where, path, "sets nothing; expected learning_rate_scale, weight_decay, or matrix");
-    if (group.matrix && !update_rule_facts(optimizer.name).matrices)
+    if (group.matrix && update_rule_facts(optimizer.name).wholes != WholeSteps::kMatrices)
       fail_document(where, path + ".matrix", "of optimizer muon only, not of " + optimizer.name);
     if (group.learning_rate_scale)
       check_range(where, path + ".learning_rate_scale", *group.learning_rate_scale, 0.0, kMostScale);

@@ -133,7 +133,7 @@ void Run::validate(const std::string& where) const {
   if (optimizer.nesterov && optimizer.momentum == 0) {
     fail_document(where, "optimizer.nesterov", "needs a momentum above 0");
   }
-  if (update_rule_facts(optimizer.name).matrices && optimizer.momentum == 0) {
+  if (update_rule_facts(optimizer.name).wholes == WholeSteps::kMatrices && optimizer.momentum == 0) {
     fail_document(where, "optimizer.momentum", optimizer.name + " needs a momentum above 0",
                   "Its authors take 0.95, with nesterov.");
   }

@@ -13,6 +13,20 @@ std::vector<std::string> momentum_if_any(const OptimizerSettings& settings) {
 }
 std::vector<std::string> one_moment(const OptimizerSettings&) { return {"exp_avg"}; }
 std::vector<std::string> two_moments(const OptimizerSettings&) { return {"exp_avg", "exp_avg_sq"}; }
+std::vector<std::string> one_variance(const OptimizerSettings&) { return {"variance"}; }
+
+std::vector<int64_t> first_only(size_t slot, std::vector<int64_t> shape) {
+  return slot == 0 ? shape : std::vector<int64_t>{0};
+}
+
+// The factors of the rows, then those of the columns.
+std::vector<int64_t> factored(size_t, std::vector<int64_t> shape) {
+  if (!is_factored(shape)) return shape;
+  const int64_t columns = shape.back();
+  shape.pop_back();
+  shape.back() += columns;
+  return shape;
+}
 
 }  // namespace
 
@@ -23,7 +37,16 @@ const std::vector<UpdateRuleFacts>& update_rules() {
       {.kind = UpdateRuleKind::kAdamW, .name = "adamw", .slots = two_moments, .predicts = true},
       {.kind = UpdateRuleKind::kNAdam, .name = "nadam", .slots = two_moments},
       {.kind = UpdateRuleKind::kLion, .name = "lion", .slots = one_moment},
-      {.kind = UpdateRuleKind::kMuon, .name = "muon", .slots = two_moments, .matrices = true}};
+      {.kind = UpdateRuleKind::kMuon,
+       .name = "muon",
+       .slots = two_moments,
+       .wholes = WholeSteps::kMatrices,
+       .whole_slot = first_only},
+      {.kind = UpdateRuleKind::kAdafactor,
+       .name = "adafactor",
+       .slots = one_variance,
+       .wholes = WholeSteps::kAll,
+       .whole_slot = factored}};
   return rows;
 }
 
@@ -54,19 +77,35 @@ void check_prediction(const OptimizerSettings& settings, WeightRule weights) {
                     : "Take one of " + join(others, ", ") + ", or a plan with other weights.");
 }
 
-bool steps_as_matrix(const OptimizerSettings& settings, const ParameterSettings& parameter,
-                     size_t dimensions) {
-  return update_rule_facts(settings.name).matrices && parameter.matrix && dimensions == 2;
+bool steps_whole(const OptimizerSettings& settings, const ParameterSettings& parameter, size_t dimensions) {
+  switch (update_rule_facts(settings.name).wholes) {
+    case WholeSteps::kNone:
+      return false;
+    case WholeSteps::kMatrices:
+      return parameter.matrix && dimensions == 2;
+    case WholeSteps::kAll:
+      break;
+  }
+  return true;
+}
+
+bool is_factored(const std::vector<int64_t>& shape) {
+  return shape.size() > 1 && shape.back() > 1 && shape[shape.size() - 2] > 1;
+}
+
+std::vector<int64_t> slot_shape(const OptimizerSettings& settings, size_t slot,
+                                const ParameterSettings& parameter, std::vector<int64_t> shape) {
+  const UpdateRuleFacts& rule = update_rule_facts(settings.name);
+  const bool of_rule = slot < rule.slots(settings).size();  // the correction's come behind
+  if (!of_rule || !steps_whole(settings, parameter, shape.size())) return shape;
+  return rule.whole_slot(slot, std::move(shape));
 }
 
 std::vector<int64_t> slot_shape(const OptimizerSettings& settings, size_t slot, const std::string& parameter,
                                 std::vector<int64_t> shape) {
-  const UpdateRuleFacts& rule = update_rule_facts(settings.name);
   // Expressions of groups are only matched where it matters.
-  if (slot == 0 || !rule.matrices || slot >= rule.slots(settings).size()) return shape;
-  const ParameterSettings own = parameter_settings(settings, {parameter}).front();
-  if (steps_as_matrix(settings, own, shape.size())) return {0};
-  return shape;
+  if (update_rule_facts(settings.name).wholes == WholeSteps::kNone) return shape;
+  return slot_shape(settings, slot, parameter_settings(settings, {parameter}).front(), std::move(shape));
 }
 
 }  // namespace pipewright

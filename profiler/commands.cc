@@ -128,7 +128,7 @@ po::options_description profile_options() {
        "most memory for tensors, 4GiB: a model that needs more is measured part by part; without: most of "
        "what the device has free")  //
       ("optimizer", po::value<std::string>()->default_value("sgd")->value_name("NAME"),
-       "rule of the update that is measured: sgd stands for all but muon")  //
+       "rule of the update that is measured: sgd stands for all but muon and adafactor")  //
       ("parameter-group", po::value<std::vector<std::string>>()->value_name("GROUP"),
        "of muon, what is no matrix, as for the runtime: 'embedding|head:matrix=no'; may be given several "
        "times")  //

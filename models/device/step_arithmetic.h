@@ -132,4 +132,12 @@ PIPEWRIGHT_ANYWHERE T lion(const LionFactors<T>& f, T w, T g, T& m) {
   return fused(-f.rate, sign, f.keep_weight * w);
 }
 
+/// Adafactor's change of a weight with gradient g, before it is scaled, where `variance` is what its second
+/// moment is taken for; `least`: of the divisor.
+template <typename T>
+PIPEWRIGHT_ANYWHERE T adafactor(T g, T variance, T least) {
+  const T smallest = least * least;
+  return g / root(variance < smallest ? smallest : variance);
+}
+
 }  // namespace pipewright

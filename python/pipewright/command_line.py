@@ -71,7 +71,7 @@ def parsers() -> argparse.ArgumentParser:
     train.add_argument("--memory", help="of a device, e.g. 16GiB (default: no limit)")
     train.add_argument("--precision", help="float32, tf32 or bfloat16 (default: float32)")
     train.add_argument("--threads", help="compute threads of a rank (default: 1)")
-    train.add_argument("--optimizer", help="sgd, adam, adamw, nadam, lion, muon (default: sgd)")
+    train.add_argument("--optimizer", help="sgd, adam, adamw, nadam, lion, muon, adafactor (default: sgd)")
     train.add_argument("--strategy", help="train another row of the comparison than the advised one, e.g. straight")
     train.add_argument("--output", help="folder of all documents (default: runs/MODEL)")
     train.add_argument("--plan-only", action="store_true", help="end before training")

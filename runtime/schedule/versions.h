@@ -38,6 +38,9 @@ class ReadVersions {
   int64_t of(int64_t minibatch) const { return behind(minibatch, lag_); }
   /// What its backward reads.
   int64_t at_backward(int64_t minibatch) const { return behind(minibatch, rule_->in_place ? 0 : lag_); }
+  /// How many updates the weights have had since what it reads, when the update of the round is made that it
+  /// begins. No other minibatch of the round reads an older version.
+  int64_t delay(int64_t minibatch) const { return behind(minibatch, 0) - of(minibatch); }
   /// What it reads is a prediction.
   bool predicted(int64_t minibatch) const {
     return rule_->predicts && at_backward(minibatch) > of(minibatch);

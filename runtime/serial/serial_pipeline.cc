@@ -172,7 +172,9 @@ int64_t SerialPipeline::round_begin(const SerialStage& stage, int64_t k) const {
 }
 
 double SerialPipeline::learning_rate_of(int64_t k) const {
-  return learning_rate(stages_.back(), round_begin(stages_.back(), k), /*delay=*/0);
+  const SerialStage& stage = stages_.back();
+  const int64_t begin = round_begin(stage, k);
+  return learning_rate(stage, begin, stage.version_behind(begin, 0) - stage.version_of(begin));
 }
 
 bool SerialPipeline::update(size_t s) {

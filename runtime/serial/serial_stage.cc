@@ -46,7 +46,8 @@ SerialStage::SerialStage(const Model& model, const StageInterface& interface, co
       const ParameterSettings own = parameter_settings(rules.optimizer, {name}).front();
       OptimizerSettings settings = rules.optimizer;
       settings.weight_decay = own.weight_decay;
-      if (update_rule_facts(settings.name).matrices && !own.matrix) settings.name = "adamw";
+      const bool matrices = update_rule_facts(settings.name).wholes == WholeSteps::kMatrices;
+      if (matrices && !own.matrix) settings.name = "adamw";
       this->rules.push_back(make_update_rule(settings));
       rate_scales.push_back(own.learning_rate_scale);
     }

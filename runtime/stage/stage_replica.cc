@@ -301,7 +301,10 @@ at::Tensor StageReplica::gradient_square_sum() {
 }
 
 double StageReplica::learning_rate(int64_t round) const {
-  return learning_rate_.at(*span_->to_run(turns_.round_begin(round, span_->own())));
+  const int64_t own = turns_.round_begin(round, span_->own());
+  const int64_t first = *span_->to_run(own);
+  return learning_rate_.at(first) *
+         rate_factor_of_delay(rules_, rules_.total_minibatches, first, versions_.delay_of(own));
 }
 
 void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
@@ -314,12 +317,10 @@ void StageReplica::update(int64_t round, const at::Tensor& square_sum) {
     clip(round_gradients(), square_sum, rules_.gradient_clipping_norm);
   }
   WeightVersions::Room room = versions_.room(own + turns_.round_size(round, span));
-  const int64_t delay = versions_.delay_of(own);
-  const double rate =
-      learning_rate(round) * rate_factor_of_delay(rules_, rules_.total_minibatches, first, delay);
   const std::vector<at::Tensor> weights = room.in_place ? room.weights : versions_.latest_trainable();
   std::vector<at::Tensor> stepped =
-      update_rule_->step(weights, round_gradients(), rate, std::move(room.weights), room.copies, delay);
+      update_rule_->step(weights, round_gradients(), learning_rate(round), std::move(room.weights),
+                         room.copies, versions_.delay_of(own));
   round_->clear();
   guard_.look_at_update(*update_rule_, first, last);
   versions_.publish(std::move(stepped), std::move(room));

@@ -130,7 +130,8 @@ class StageReplica {
   void average(int64_t round);
   /// Of the averaged gradients that are counted(). One float64 on the stage's device.
   at::Tensor gradient_square_sum();
-  /// Of the update that round j makes, before the scale of a parameter's group.
+  /// Of the update that round j makes, the correction of its delay included, before the scale of a parameter's
+  /// group.
   double learning_rate(int64_t round) const;
   /// Of the update that minibatch k is part of.
   double learning_rate_of(int64_t k) const { return learning_rate(turns_.round_of(span_->to_own(k))); }

@@ -54,9 +54,8 @@ class StageVersions {
   std::vector<at::Tensor> latest_trainable() const;
   /// Made in the span under way, or the last one.
   int64_t updates_of_span() const { return versions_->updates() - first_version_; }
-  /// How many updates are made of the weights since the version that the minibatch reads: the delay of an
-  /// update that is made now of a round that it begins. No other minibatch of the round reads an older one.
-  int64_t delay_of(int64_t minibatch) const { return versions_->updates() - number_of(minibatch); }
+  /// ReadVersions::delay() of a minibatch of the span.
+  int64_t delay_of(int64_t minibatch) const { return rule_->delay(minibatch); }
   /// Where the trainable weights of the next version, and their copies, can be written. `next`: the
   /// minibatch behind the round whose update makes it. What a checkpoint before it will want of the latest
   /// version as it is now is copied, if it is changed in place.

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "graph/delay_corrections.h"
 #include "graph/document.h"
 #include "graph/error.h"
 #include "runtime/checkpoint/initial_weights.h"
@@ -31,6 +32,11 @@ void tell_learning_rate(const Job& job, const TrainingData& data) {
   const LearningRateSettings settings =
       learning_rate_settings(data.rules_of(job.generation_at(data.first_minibatch())));
   std::vector<std::string> lines = learning_rate_remarks(settings);
+  const std::string& correction = job.run.optimizer.delay_correction;
+  if (delay_correction_facts(correction).kind == DelayCorrectionKind::kPipeMareRate)
+    lines.push_back(
+        correction +
+        " divides it at first by the delay of a stage's updates; metrics.jsonl has the last stage's");
   if (job.resume) {
     const CheckpointManifest& earlier = job.resume->manifest;
     const int64_t total = earlier.run.minibatches > 0 ? earlier.run.minibatches

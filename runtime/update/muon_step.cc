@@ -14,18 +14,19 @@ namespace pipewright {
 namespace {
 
 // Five iterations of X' = a X + (b G + c G G) X with G = X X^T, in bfloat16. Coefficients, their number and
-// the least norm: Jordan et al. 2024, as PyTorch has them.
-at::Tensor orthogonal(const at::Tensor& matrix) {
+// the least norm: Jordan et al. 2024, as PyTorch has them. Besides `x`, which is in bfloat16 and the
+// function's own, there are one more X and one G at a time, or two G.
+at::Tensor orthogonal(at::Tensor x) {
   constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
   constexpr int kIterations = 5;
   constexpr double kLeastNorm = 1e-7;
-  const bool tall = matrix.size(0) > matrix.size(1);
-  at::Tensor x = matrix.to(at::kBFloat16);
+  const bool tall = x.size(0) > x.size(1);
   if (tall) x = x.t();
-  x = x.div(x.norm().clamp_min(kLeastNorm));
+  x.div_(x.norm().clamp_min(kLeastNorm));
   for (int i = 0; i < kIterations; ++i) {
-    const at::Tensor gram = at::matmul(x, x.t());
-    x = at::addmm(x, at::addmm(gram, gram, gram, kB, kC), x, kA);
+    at::Tensor gram = at::matmul(x, x.t());
+    gram = at::addmm(gram, gram, gram, kB, kC);
+    x = at::addmm(x, gram, x, kA);
   }
   return tall ? x.t() : x;
 }
@@ -47,10 +48,12 @@ void muon_step(const StepTensor& tensor, const MuonFactors& factors) {
   first.lerp_(gradient, 1 - factors.momentum);
   if (!first.is_same(tensor.first)) tensor.first.copy_(first);
   const at::Tensor direction =
-      orthogonal(factors.nesterov ? at::lerp(gradient, first, factors.momentum) : first);
+      orthogonal((factors.nesterov ? at::lerp(gradient, first, factors.momentum) : first).to(at::kBFloat16));
   const double keep = 1 - factors.rate * factors.weight_decay;
   const double rate = factors.rate * rate_factor(tensor.old);
-  tensor.next.copy_(at::mul(tensor.old.to(dtype), keep).add_(direction, -rate));
+  const at::Tensor next = tensor.next.to(dtype);
+  next.copy_(tensor.old).mul_(keep).add_(direction, -rate);
+  if (!next.is_same(tensor.next)) tensor.next.copy_(next);
   if (tensor.copy.defined()) tensor.copy.copy_(tensor.next);
 }
 

@@ -90,6 +90,21 @@ double square_sum(const T* numbers, int64_t count) {
   PIPEWRIGHT_WIDEST(square_sum(numbers, count));
 }
 
+template <typename T>
+void add_squares(const T* numbers, int64_t count, double* sums) {
+  PIPEWRIGHT_WIDEST(add_squares(numbers, count, sums));
+}
+
+template <typename T>
+double change_square_sum(const AdafactorRow<T>& row, int64_t count) {
+  PIPEWRIGHT_WIDEST(change_square_sum(row, count));
+}
+
+template <typename T>
+void adafactor_step(const AdafactorRow<T>& row, int64_t count, const T* old, T* next, T keep, T rate) {
+  PIPEWRIGHT_WIDEST(adafactor_step(row, count, old, next, keep, rate));
+}
+
 template bool sgd_step(const SgdFactors<float>&, Momentum, bool, const StepArrays<float>&, int64_t, int64_t,
                        Stores, const DelayedStep<float>&);
 template bool sgd_step(const SgdFactors<double>&, Momentum, bool, const StepArrays<double>&, int64_t, int64_t,
@@ -107,5 +122,12 @@ template bool all_finite(const uint32_t*, int64_t, uint32_t);
 template bool all_finite(const uint64_t*, int64_t, uint64_t);
 template double square_sum(const float*, int64_t);
 template double square_sum(const double*, int64_t);
+
+template void add_squares(const float*, int64_t, double*);
+template void add_squares(const double*, int64_t, double*);
+template double change_square_sum(const AdafactorRow<float>&, int64_t);
+template double change_square_sum(const AdafactorRow<double>&, int64_t);
+template void adafactor_step(const AdafactorRow<float>&, int64_t, const float*, float*, float, float);
+template void adafactor_step(const AdafactorRow<double>&, int64_t, const double*, double*, double, double);
 
 }  // namespace pipewright

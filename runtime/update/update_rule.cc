@@ -14,6 +14,7 @@
 #include "graph/error.h"
 #include "models/memory/memory_meter.h"
 #include "models/run/weight_copies.h"
+#include "runtime/update/adafactor_step.h"
 #include "runtime/update/delayed_step.h"
 #include "runtime/update/device_step.h"
 #include "runtime/update/gradient_norm.h"
@@ -28,9 +29,6 @@ namespace {
 // Larger versions are written round the cache. Measured (benchmarks/update_step.cc): what ordinary stores
 // read first still comes from the last-level cache for smaller ones, and then they win.
 constexpr int64_t kStreamingBytes = int64_t{16} << 20;
-
-// Elements are independent, so how they are divided among threads does not change their bits.
-constexpr int64_t kElementsPerThread = 1 << 15;
 
 void check_step(const std::vector<at::Tensor>& weights, const std::vector<at::Tensor>& gradients,
                 const std::vector<at::Tensor>& into, const std::vector<at::Tensor>& copies) {
@@ -235,8 +233,8 @@ class SettingsOfWeights {
 };
 
 // Of rules that step all weights element by element.
-struct NoMatrices {
-  static void step_matrix(const StepTensor&, const StepKind&, double) {}
+struct NoWholes {
+  static void step_whole(const StepTensor&, const StepKind&, double) {}
 };
 
 // Where a weight goes on to, from what its rule keeps.
@@ -254,9 +252,9 @@ struct NoPrediction {
 };
 
 // What a rule is made of: `kind_of(t)` tells apart how its update t of a weight, from 1, is computed; `step`
-// is that for a slice of a weight, `step_on_device` for weights of one kind, `step_matrix` for a weight that
-// steps_as_matrix() of graph/update_rules.h.
-class SgdArithmetic : public NoMatrices {
+// is that for a slice of a weight, `step_on_device` for weights of one kind, `step_whole` for a weight that
+// steps_whole() of graph/update_rules.h.
+class SgdArithmetic : public NoWholes {
  public:
   explicit SgdArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
@@ -318,7 +316,7 @@ class NAdamMomenta {
 
 enum class AdamKind { kAdam, kAdamW, kNAdam };
 
-class AdamArithmetic : public NoMatrices {
+class AdamArithmetic : public NoWholes {
  public:
   AdamArithmetic(const OptimizerSettings& settings, AdamKind kind)
       : kind_(kind), momenta_(settings.beta1), settings_(settings) {}
@@ -377,7 +375,7 @@ class AdamArithmetic : public NoMatrices {
   OptimizerSettings settings_;
 };
 
-class LionArithmetic : public NoMatrices, public NoPrediction {
+class LionArithmetic : public NoWholes, public NoPrediction {
  public:
   explicit LionArithmetic(const OptimizerSettings& settings) : settings_(settings) {}
 
@@ -413,11 +411,34 @@ class MuonArithmetic : public AdamArithmetic {
  public:
   explicit MuonArithmetic(const OptimizerSettings& settings) : AdamArithmetic(settings, AdamKind::kAdamW) {}
 
-  void step_matrix(const StepTensor& tensor, const StepKind& kind, double learning_rate) const {
+  void step_whole(const StepTensor& tensor, const StepKind& kind, double learning_rate) const {
     muon_step(tensor, {.rate = learning_rate * kind.settings.learning_rate_scale,
                        .weight_decay = kind.settings.weight_decay,
                        .momentum = settings_.momentum,
                        .nesterov = settings_.nesterov});
+  }
+};
+
+// All weights as a whole.
+class AdafactorArithmetic : public NoPrediction {
+ public:
+  explicit AdafactorArithmetic(const OptimizerSettings&) {}
+
+  int64_t kind_of(int64_t update) const { return update; }
+
+  template <typename T>
+  bool step(const StepKind&, double, const StepArrays<T>&, int64_t, int64_t, Stores,
+            const DelayedStep<T>&) const {
+    PW_CHECK(false, "a rule that steps no elements");
+    return false;
+  }
+  void step_on_device(const std::vector<StepTensor>&, const StepKind&, double, const StepFinds&) const {
+    PW_CHECK(false, "a rule that steps no elements");
+  }
+  void step_whole(const StepTensor& tensor, const StepKind& kind, double learning_rate) const {
+    adafactor_step(tensor, {.rate = learning_rate * kind.settings.learning_rate_scale,
+                            .weight_decay = kind.settings.weight_decay,
+                            .update = kind.update});
   }
 };
 
@@ -447,10 +468,10 @@ class RuleOf : public UpdateRule {
     const StepSlots slots{slot(0), slot(1), own < slots_.size() ? slots_[own] : std::vector<at::Tensor>()};
     const WholeDelayedStep delayed{delay_step(delay), kCompensation};
     const auto step_whole = [&](size_t i, const StepTensor& tensor) {
-      if (!is_matrix(weights[i], each_[i])) return false;
+      if (!steps_whole(settings_, each_[i], static_cast<size_t>(weights[i].dim()))) return false;
       StepTensor corrected = tensor;
       delayed.begin(corrected, StepSlots::of(slots.previous, i));
-      arithmetic_.step_matrix(corrected, kinds[i], learning_rate);
+      arithmetic_.step_whole(corrected, kinds[i], learning_rate);
       delayed.end(corrected, StepSlots::of(slots.previous, i));
       return true;
     };
@@ -503,10 +524,6 @@ class RuleOf : public UpdateRule {
   }
 
  private:
-  bool is_matrix(const at::Tensor& weight, const ParameterSettings& own) const {
-    return steps_as_matrix(settings_, own, static_cast<size_t>(weight.dim()));
-  }
-
   // The correction of delays has the last slot, if any.
   size_t own_slots() const { return names_.size() - (correction_.slot ? 1 : 0); }
 
@@ -518,13 +535,11 @@ class RuleOf : public UpdateRule {
                                                                    : DelayStep::kCompensate;
   }
 
-  // Of those of the rule itself matrices have the first only.
   std::vector<at::Tensor> first_slot(size_t slot, const std::vector<at::Tensor>& weights) const {
     const MemoryScope scope(MemoryPurpose::kOptimizer);
     std::vector<at::Tensor> tensors;
     for (size_t i = 0; i < weights.size(); ++i) {
-      const bool none = slot > 0 && slot < own_slots() && is_matrix(weights[i], each_[i]);
-      tensors.push_back(at::zeros(none ? at::IntArrayRef{0} : weights[i].sizes(),
+      tensors.push_back(at::zeros(slot_shape(settings_, slot, each_[i], weights[i].sizes().vec()),
                                   weights[i].options().requires_grad(false)));
     }
     return tensors;
@@ -563,6 +578,8 @@ std::unique_ptr<UpdateRule> make_update_rule(const OptimizerSettings& settings,
       return make_rule<LionArithmetic>(settings, std::move(each));
     case UpdateRuleKind::kMuon:
       return make_rule<MuonArithmetic>(settings, std::move(each));
+    case UpdateRuleKind::kAdafactor:
+      return make_rule<AdafactorArithmetic>(settings, std::move(each));
   }
   return make_rule<SgdArithmetic>(settings, std::move(each));
 }

@@ -1,5 +1,6 @@
 // `train --emulate PLAN` against `launch --plan PLAN`: one process writes what the ranks write.
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <csignal>
 
 #include "graph/summary.h"
@@ -60,6 +61,9 @@ std::vector<Kind> kinds(const TemporaryFolder& folder) {
        {"--optimizer", "adamw", "--gradient-accumulation", "2"}},
       {"flush", write(folder, "flush", even({2, 1}), "1f1b-flush", "flush", 4),
        momentum + Words{"--gradient-clipping-norm", "0.2"}},
+      {"adafactor",
+       write(folder, "adafactor", even({1, 2}), "1f1b", "stash", 1),
+       {"--optimizer", "adafactor", "--weight-decay", "0.01"}},
       {"gpipe",
        write(folder, "gpipe", even({1, 1}), "gpipe", "flush", 3),
        {"--optimizer", "muon", "--momentum", "0.95"}},
@@ -100,6 +104,30 @@ TEST_CASE("emulate: one process writes the losses, evaluations, weights and chec
     CHECK(summary_of(one).emulated);
     CHECK(summary_of(one).world_size == 1);
     CHECK_FALSE(summary_of(real).emulated);
+  }
+}
+
+TEST_CASE(
+    "pipemare-t1: the log has the rates that updates of the last stage are made at, with its division") {
+  const TemporaryFolder folder;
+  const Plan plan = even_plan(graph_of(kEndlessModel, 8, folder), {1, 1, 1});
+  const std::string file = write(folder, "plan", plan, "1f1b", "vertical", 1);
+  const Words options = {"--momentum", "0.9", "--delay-correction", "pipemare-t1"};
+  REQUIRE(emulated(folder, folder / "one", file, options).code == 0);
+  finish(folder, folder / "real", options + Words{"--plan", file});
+  const std::vector<Json> lines = metrics(folder / "real");
+  CHECK(lines == metrics(folder / "one"));
+  const auto trained =
+      std::count_if(lines.begin(), lines.end(), [](const Json& line) { return line.contains("minibatch"); });
+  REQUIRE(trained > 12);
+  const auto annealing = static_cast<double>(trained / 4);
+  const double rate = lines[0]["learning_rate"];
+  for (int64_t k = 0; k < trained; ++k) {
+    // As the first stage, it reads versions of two updates before.
+    const double delay = static_cast<double>(std::clamp<int64_t>(k, 1, 2));
+    const double power = 1 - std::min(1.0, static_cast<double>(k) / annealing);
+    CHECK(lines[static_cast<size_t>(k)]["learning_rate"].get<double>() ==
+          Approx(rate * std::pow(delay, -power)));
   }
 }
 

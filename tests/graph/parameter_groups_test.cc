@@ -93,6 +93,17 @@ TEST_CASE("what is no matrix to muon is said by a group, and of no other rule") 
   CHECK(shape(0, "layer.weight", {3, 4}) == std::vector<int64_t>{3, 4});
   CHECK(shape(1, "layer.weight", {3, 4}) == std::vector<int64_t>{0});
   CHECK(shape(1, "layer.bias", {3}) == std::vector<int64_t>{3});
+  optimizer.name = "adafactor";
+  CHECK_THAT(invalid(optimizer), Catch::Contains("of optimizer muon only, not of adafactor"));
+  // Rows and columns, also of each matrix of a stack; vectors as they are.
+  CHECK(shape(0, "layer.weight", {3, 4}) == std::vector<int64_t>{7});
+  CHECK(shape(0, "layer.weight", {5, 3, 4}) == std::vector<int64_t>{5, 7});
+  CHECK(shape(0, "layer.bias", {3}) == std::vector<int64_t>{3});
+  CHECK(shape(0, "scale", {}).empty());
+  // Never more than the parameter has itself.
+  CHECK(shape(0, "layer.weight", {5, 1, 1}) == std::vector<int64_t>{5, 1, 1});
+  CHECK(shape(0, "layer.weight", {1, 4}) == std::vector<int64_t>{1, 4});
+  optimizer.name = "muon";
   CHECK(shape(1, "layer.weight", {3, 4, 1, 1}) == std::vector<int64_t>{3, 4, 1, 1});
   CHECK(shape(1, "head.weight", {3, 4}) == std::vector<int64_t>{3, 4});
   optimizer.name = "adamw";

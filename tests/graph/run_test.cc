@@ -60,7 +60,8 @@ TEST_CASE("settings have ranges, wherever they come from") {
   CHECK(invalid_run([](Run& r) { r.batch_size = 0; }) ==
         "run.json: batch_size: 0 is not in 1..9007199254740992");
   CHECK(invalid_run([](Run& r) { r.optimizer.name = "adma"; }) ==
-        "run.json: optimizer.name: \"adma\" is not one of sgd, adam, adamw, nadam, lion, muon; did you mean "
+        "run.json: optimizer.name: \"adma\" is not one of sgd, adam, adamw, nadam, lion, muon, adafactor; "
+        "did you mean "
         "'adam'?");
   CHECK(invalid_run([](Run& r) { r.optimizer.momentum = 1.5; }) ==
         "run.json: optimizer.momentum: 1.5 is not in 0.0..1.0");

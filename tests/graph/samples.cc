@@ -435,7 +435,8 @@ Run random_run(std::mt19937_64& random) {
   run.data = odd_text(random);
   run.batch_size = 1 + below(random, 1000);
   run.minibatches = below(random, 1000);
-  run.optimizer.name = pick<std::string>(random, {"sgd", "adam", "adamw", "nadam", "lion", "muon"});
+  run.optimizer.name =
+      pick<std::string>(random, {"sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor"});
   run.optimizer.learning_rate = positive(random, 1);
   run.optimizer.delay_correction = pick<std::string>(random, {"none", "error-feedback", "dc", "pipemare-t1"});
   run.optimizer.weight_decay = positive(random, 1);

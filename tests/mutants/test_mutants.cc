@@ -85,6 +85,7 @@ class Drawn {
     if (needs("no-decay"))
       words = words + Words{"--optimizer", "adamw", "--weight-decay", "0.5", "--no-decay", "bias"};
     if (needs("evaluation")) words = words + Words{"--evaluation-data", data_};
+    if (needs("adafactor")) return words + Words{"--optimizer", "adafactor"};
     return needs("no-decay") ? words : words + Words{"--momentum", "0.9"};
   }
   std::string text() const { return json_text(plan_.to_json()); }
@@ -121,6 +122,7 @@ class Drawn {
     }
   }
 
+  bool in_place() const { return needs("paci") || needs("predict"); }
   bool recomputes(size_t stage) const { return needs("recompute") && (!needs("stash") || stage == 0); }
 
   void draw_plan() {
@@ -128,7 +130,7 @@ class Drawn {
     plan_.model = graph_.name;
     plan_.strategy = "manual";
     const bool replicas = needs("replicas") || needs("accumulation") || needs("split");
-    const int64_t stages = needs("carried") ? 3 : replicas ? between(1, 2) : between(2, 3);
+    const int64_t stages = needs("carried") || in_place() ? 3 : replicas ? between(1, 2) : between(2, 3);
     size_t node = 0;
     for (int64_t s = 0; s < stages; ++s) {
       Stage stage;
@@ -143,10 +145,14 @@ class Drawn {
       plan_.stages.push_back(std::move(stage));
     }
     const bool flushes = needs("microbatches") || needs("tied") || needs("clipping") || needs("pairs");
-    const bool stale = needs("stash") || needs("vertical") || needs("accumulation");
+    const bool stale = needs("stash") || needs("vertical") || needs("accumulation") || in_place();
     const bool flush = flushes || (!stale && between(0, 1) == 0);
     plan_.schedule = needs("pairs") ? "gpipe" : flush ? one_of({"gpipe", "1f1b-flush"}) : "1f1b";
-    plan_.weights = needs("vertical") ? "vertical" : flush ? "flush" : "stash";
+    plan_.weights = needs("vertical")  ? "vertical"
+                    : needs("paci")    ? "paci"
+                    : needs("predict") ? "predict"
+                    : flush            ? "flush"
+                                       : "stash";
     plan_.microbatches = !flush ? 1 : needs("pairs") ? 2 : between(2, 4);
     for (int64_t s = 0; s < stages; ++s)
       plan_.stages[static_cast<size_t>(s)].in_flight = flush ? plan_.microbatches : stages - s;

@@ -286,7 +286,7 @@ class RandomJobs {
   TrainingRules rules(const std::string& weights) {
     TrainingRules rules;
     rules.seed = static_cast<uint64_t>(between(0, 1000));
-    rules.optimizer.name = one_of<std::string>({"sgd", "sgd", "adam", "adamw", "nadam", "lion", "muon"});
+    rules.optimizer.name = one_of<std::string>({"sgd", "sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor"});
     rules.optimizer.learning_rate = rules.optimizer.name == "sgd" ? 0.05 : 0.01;
     if (rules.optimizer.name == "sgd" && chance(60)) rules.optimizer.momentum = 0.9;
     if (rules.optimizer.name == "muon") rules.optimizer.momentum = 0.95;

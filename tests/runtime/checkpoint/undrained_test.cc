@@ -70,7 +70,7 @@ RandomCase random_case(uint64_t seed) {
   c.model = small_model(c.tied);
   c.rules = momentum_rules();
   c.rules.optimizer.name =
-      std::vector<std::string>{"sgd", "adam", "lion", "muon"}[static_cast<size_t>(draw(0, 3))];
+      std::vector<std::string>{"sgd", "adam", "lion", "muon", "adafactor"}[static_cast<size_t>(draw(0, 4))];
   if (rule == "predict") {
     c.rules.optimizer.name =
         std::vector<std::string>{"sgd", "adam", "adamw"}[static_cast<size_t>(draw(0, 2))];

@@ -129,7 +129,7 @@ TEST_CASE("on a device the guard finds what is not finite later and says the sam
 TEST_CASE("without kernels of its own a device's steps are the CPU's up to rounding") {
   at::manual_seed(3);
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.01);

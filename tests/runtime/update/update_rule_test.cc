@@ -2,6 +2,7 @@
 #include "runtime/update/update_rule.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -241,6 +242,131 @@ TEST_CASE("muon: a gradient that is not finite is found in a matrix too") {
   CHECK(rule->not_finite() == std::optional<size_t>(0));
 }
 
+OptimizerSettings adafactor_settings(double weight_decay) {
+  OptimizerSettings settings;
+  settings.name = "adafactor";
+  settings.weight_decay = weight_decay;
+  return settings;
+}
+
+// Weights after three updates: what is factored, large and small gradients, a vector, and a stack of matrices
+// whose weights are small.
+std::vector<at::Tensor> stepped_by_adafactor(double rate, double weight_decay, at::ScalarType dtype,
+                                             UpdateState& state) {
+  const auto rule = make_update_rule(adafactor_settings(weight_decay));
+  std::vector<at::Tensor> weights = {quarters(3, 5), quarters(4, 2), quarters(1, 4)[0],
+                                     quarters(2, 12).reshape({2, 2, 2, 3}).to(dtype) * 1e-4};
+  for (at::Tensor& weight : weights) weight = weight.to(dtype).contiguous();
+  for (int64_t t = 1; t <= 3; ++t) {
+    std::vector<at::Tensor> gradients = {eighths(t, 3, 5) * t, eighths(t, 4, 2).to(dtype) * 1e-3,
+                                         eighths(t, 1, 4)[0] * (t * t),
+                                         eighths(t, 2, 12).reshape({2, 2, 2, 3})};
+    for (at::Tensor& gradient : gradients) gradient = gradient.to(dtype);
+    weights = rule->step(weights, gradients, rate);
+  }
+  state = rule->state();
+  return weights;
+}
+
+// Figures of torch.optim.Adafactor of PyTorch 2.11, float64.
+TEST_CASE("adafactor makes PyTorch's weights and moments") {
+  const std::vector<std::vector<double>> slow = {
+      {-0.765577694, 0.461478631, -0.0113393739, -0.482503355, 0.738713286, 0.0698595017, -0.520331684,
+       0.705537412, 0.278811066, -0.243819972, 0.717500335, 0.302462874, -0.231266291, -0.677163565,
+       0.495029318},
+      {-0.766313418, 0.461863233, 0.075861346, -0.523188262, 0.717179936, 0.288643942, -0.25215418,
+       -0.797844915},
+      {-0.753853505, 0.468726503, -0.00571984013, -0.466737754},
+      {-0.000131966691, -1.38802306e-06, -1.74127892e-05, 3.84005849e-05,  0.000122863327,  -3.69269743e-05,
+       7.68667575e-05,  -8.73675051e-05, 9.57415917e-06,  -8.48285005e-05, 4.11058106e-05,  2.34262072e-05,
+       0.000107805621,  -9.82299331e-05, 1.64345278e-05,  8.41910995e-05,  -2.77626473e-05, -0.000171429678,
+       0.000110568835,  6.73227054e-06,  -6.02492223e-05, 7.30911082e-05,  -2.71790403e-05, 6.8837417e-05}};
+  // The rate is above 1 / sqrt(t) from the second update on.
+  const std::vector<std::vector<double>> fast = {
+      {-1.13177791, -0.0596928173, -0.0043154992, -0.300343695, 0.642743749, 1.10967629, -0.896378158,
+       0.185589923, 0.79521901, -0.317521838, 0.346664168, 1.15629977, -0.0891844027, 0.239901007,
+       0.429233249},
+      {-1.24691205, -0.0713886573, 1.413415, -1.05594037, 0.344323818, 1.05018311, -0.346478107, -1.85193119},
+      {-0.908438284, -0.000112324125, 0.00492577045, 0.0301023858},
+      {-0.000944376639, -0.000813549265, 0.000121099976,  0.00136180446,  0.000671907641,  -0.000927092119,
+       0.00142993493,   -0.000260184359, -0.000778809161, -0.0012595129,  0.00129311479,   -0.000688553417,
+       0.00156877831,   -0.000791057913, -0.000797470066, 0.000881034004, -0.000338012849, -0.00151066645,
+       0.00101032296,   1.77875403e-06,  0.000161728154,  9.53946297e-05, -0.000850722946, 0.00131429753}};
+  // Of rows, then of columns; of the stack matrix by matrix.
+  const std::vector<std::vector<double>> moments = {
+      {0.77128149, 0.875976065, 0.798456254, 0.861239278, 0.697974708, 0.879534824, 1.10877939, 0.528661486},
+      {1.22932697e-07, 1.83679554e-07, 1.3399388e-07, 1.60045714e-07, 1.47337154e-07, 1.52988768e-07},
+      {2.62463231, 2.89284505, 13.2357959, 5.50111328},
+      {0.168432424, 0.13262392,  0.129430405, 0.121633141, 0.200520971, 0.149830442, 0.167923641,
+       0.217981884, 0.136804529, 0.12184471,  0.169656366, 0.167057278, 0.194740717, 0.136381736,
+       0.173948014, 0.162206524, 0.150555758, 0.117492467, 0.107096116, 0.244554841}};
+  const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
+  const double tolerance = dtype == at::kDouble ? 1e-8 : 2e-6;  // of the largest number
+  UpdateState state;
+  const auto check = [&](const at::Tensor& found, const std::vector<double>& expected) {
+    const at::Tensor figures = at::tensor(expected, at::kDouble);
+    const at::Tensor off = (found.detach().flatten().to(at::kDouble) - figures).abs() / figures.abs().max();
+    CAPTURE(off.max().item<double>());
+    CHECK(off.max().item<double>() < tolerance);
+  };
+  const auto slowly = stepped_by_adafactor(0.05, 0.1, dtype, state);
+  for (size_t i = 0; i < 4; ++i) {
+    CAPTURE(i);
+    check(slowly[i], slow[i]);
+    check(state.slots.at(0).second[i], moments[i]);
+    CHECK(state.slots[0].second[i].sizes().vec() ==
+          slot_shape(adafactor_settings(0), 0, "", slowly[i].sizes().vec()));
+  }
+  const auto quickly = stepped_by_adafactor(0.9, 0, dtype, state);
+  for (size_t i = 0; i < 4; ++i) check(quickly[i], fast[i]);
+}
+
+// Its float32: the first gradients are so small that the means of their squares are below eps.
+TEST_CASE(
+    "adafactor: matrices of one row or one column keep half of PyTorch's moments and make its weights") {
+  const std::vector<std::vector<double>> expected = {
+      {-0.75684309, 0.464538395, -0.00735505763, -0.460816562, 0.739777327, 0.207135797},
+      {-0.764330864, 0.0524865836, 0.717817545, -0.233431205, 0.485555321},
+      {-0.762688339, 0.469787806, 0.0519989096, -0.51641959, 0.716056585, 0.28366366}};
+  const auto rule = make_update_rule(adafactor_settings(0.1));
+  std::vector<at::Tensor> weights = {quarters(1, 6), quarters(5, 1), quarters(3, 2).reshape({3, 2, 1, 1})};
+  for (int64_t t = 1; t <= 3; ++t) {
+    weights = rule->step(
+        weights,
+        {eighths(t, 1, 6) * 1e-4 * t, eighths(t, 5, 1), eighths(t, 3, 2).reshape({3, 2, 1, 1}) * 1e-3}, 0.05);
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(at::allclose(weights[i].detach().flatten().to(at::kDouble), at::tensor(expected[i], at::kDouble),
+                       2e-6, 1e-9));
+    CHECK(rule->state().slots[0].second[i].sizes() == weights[i].sizes());
+  }
+}
+
+TEST_CASE("adafactor: the same bits with any number of threads, in place too; what is not finite is found") {
+  const int64_t columns = GENERATE(1, 3, 70'001);
+  auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
+  const std::vector<int64_t> shape = {210'000 / columns, columns};
+  const at::Tensor weight = at::randn(shape, generator, at::TensorOptions());
+  const at::Tensor gradient = at::randn(shape, generator, at::TensorOptions());
+  const auto stepped = [&](int threads, bool in_place) {
+    at::set_num_threads(threads);
+    const auto rule = make_update_rule(adafactor_settings(0.1));
+    std::vector<at::Tensor> weights = {weight.clone()};
+    for (int step = 0; step < 2; ++step)
+      weights = rule->step(weights, {gradient}, 0.1, in_place ? weights : std::vector<at::Tensor>());
+    at::set_num_threads(1);
+    return weights[0].detach();
+  };
+  const at::Tensor once = stepped(1, false);
+  CHECK(stepped(4, false).equal(once));
+  CHECK(stepped(3, true).equal(once));
+  const auto rule = make_update_rule(adafactor_settings(0));
+  at::Tensor broken = gradient.clone();
+  broken[1][0] = std::nan("");
+  rule->step({weight}, {broken}, 0.1);
+  CHECK(rule->not_finite() == std::optional<size_t>(0));
+}
+
 namespace {
 
 std::vector<at::Tensor> random_tensors(uint64_t seed, at::ScalarType dtype) {
@@ -253,7 +379,7 @@ std::vector<at::Tensor> random_tensors(uint64_t seed, at::ScalarType dtype) {
 
 TEST_CASE("corrections of delays: error-feedback and dc over any rule, from updates of fresh gradients on") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.weight_decay = 0.01;
   const bool in_place = GENERATE(false, true);
@@ -309,7 +435,7 @@ TEST_CASE("corrections of delays: large versions are written round the cache wit
 
 TEST_CASE("a rule goes on from another one's state, also with weights of stages that made more updates") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.weight_decay = 0.01;
   settings.delay_correction = GENERATE("none", "error-feedback");
@@ -354,7 +480,7 @@ TEST_CASE("a rule goes on from another one's state, also with weights of stages 
 
 TEST_CASE("parameter groups: every weight is stepped as by a rule of its own") {
   OptimizerSettings settings;
-  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  settings.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor");
   settings.momentum = settings.name == "sgd" ? GENERATE(0.0, 0.9) : settings.name == "muon" ? 0.95 : 0;
   settings.nesterov = settings.momentum > 0 && GENERATE(false, true);
   settings.weight_decay = GENERATE(0.0, 0.05);

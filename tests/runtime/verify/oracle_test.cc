@@ -200,7 +200,7 @@ void compare_in_place(const char* weights, TrainingRules rules) {
 
 TEST_CASE("oracle: paci, one version that changes under minibatches in flight") {
   TrainingRules rules = momentum_rules();
-  rules.optimizer.name = GENERATE("sgd", "adamw", "muon");
+  rules.optimizer.name = GENERATE("sgd", "adamw", "muon", "adafactor");
   compare_in_place("paci", rules);
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("oracle: corrections of delays, spans that drain in between") {
   const std::vector<Span> spans = {{0, 13}, {13, 4}, {17, 9}};
   TrainingRules rules = momentum_rules();
   rules.optimizer.delay_correction = GENERATE("error-feedback", "dc", "pipemare-t1");
-  rules.optimizer.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon");
+  rules.optimizer.name = GENERATE("sgd", "adam", "adamw", "nadam", "lion", "muon", "adafactor");
   const bool older = rules.optimizer.delay_correction == "pipemare-t1";
   for (const Case& c : {Case{{1, 1, 1}, {3, 2, 1}}, Case{{2, 1}, {2, 2}}}) {
     Plan plan = plan_of(model, c.replicas, c.depths);
@@ -230,7 +230,7 @@ TEST_CASE("oracle: corrections of delays, spans that drain in between") {
 TEST_CASE("oracle: corrections of delays over every rule, random plans") {
   at::set_num_threads(1);
   const std::string correction = GENERATE("error-feedback", "dc", "pipemare-t1");
-  const std::string name = GENERATE("sgd", "momentum", "adamw", "nadam", "lion", "muon");
+  const std::string name = GENERATE("sgd", "momentum", "adamw", "nadam", "lion", "muon", "adafactor");
   std::set<std::string> seen;
   for (uint64_t seed = 0; seed < 60; ++seed) {
     RandomJobs jobs(seed);
