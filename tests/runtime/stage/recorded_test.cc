@@ -214,6 +214,7 @@ TEST_CASE("recordings: a node that waits for the device, several versions, anoth
     const std::string weights = GENERATE("paci", "predict");
     RandomJob in_place = job_of("mlp:layers=4,width=8,image=4,classes=5", {1, 1}, "1f1b", weights, 1);
     in_place.plan.stages[0].in_flight = 2;
+    in_place.plan.stages[1].in_flight = 1;
     in_place.rules.optimizer.momentum = 0.9;
     const RecordedRun with = train(in_place, true);
     check_equal(train(in_place, false).run, with.run);

@@ -301,7 +301,8 @@ TEST_CASE("adafactor makes PyTorch's weights and moments") {
        0.217981884, 0.136804529, 0.12184471,  0.169656366, 0.167057278, 0.194740717, 0.136381736,
        0.173948014, 0.162206524, 0.150555758, 0.117492467, 0.107096116, 0.244554841}};
   const at::ScalarType dtype = GENERATE(at::kFloat, at::kDouble);
-  const double tolerance = dtype == at::kDouble ? 1e-8 : 2e-6;  // of the largest number
+  // Of the largest number. Small weights and gradients had been rounded to float32 there.
+  const double tolerance = dtype == at::kDouble ? 3e-7 : 2e-6;
   UpdateState state;
   const auto check = [&](const at::Tensor& found, const std::vector<double>& expected) {
     const at::Tensor figures = at::tensor(expected, at::kDouble);
