@@ -91,9 +91,9 @@ std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const 
 }
 
 int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) const {
-  const FirstNodes &from = first_nodes_[stage.from], &to = first_nodes_[stage.to];
   // Mostly what is kept grows from one to the next.
   int kept = -1;
+  const FirstNodes &from = first_nodes_[stage.from], &to = first_nodes_[stage.to];
   size_t low = std::max(from.end, from.count + 1), high = std::min(to.all_before, to.count - 1) + 1;
   while (low < high) {
     size_t nodes = low + (high - low) / 2;
@@ -142,7 +142,8 @@ bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<Stag
       stage.recompute = true;
       trip = room.trip[1];
       if (keeps) {
-        stage.kept_to = kept_with(depth, stage, room);
+        const int64_t usual = assumed_in_flight(q_, room.load.later_devices, stage.replicas);
+        stage.kept_to = kept_with(std::clamp(usual, depth, room.most[1]), stage, room);
         if (stage.kept_to >= 0) {
           StageLoad load = room.load;
           keep_to(*q_.states, stage.from, stage.kept_to, &load);

@@ -55,7 +55,8 @@ class Evaluator {
   std::vector<StageRoom> rooms_of(const Chain& chain) const;
   /// Sets which stages recompute: those that must for the pace. False if it is too short. Updates of a stage
   /// wait for the last of its replicas, which begin one after the other, or all at once (`abreast`).
-  /// `keeps`: a stage that recomputes keeps as much of what it computes as there is memory for.
+  /// `keeps`: a stage that recomputes keeps as much of what it computes as leaves room for the usual depth,
+  /// where it has room for that at all: on links that others use the least one is mostly too little.
   bool runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, bool keeps,
                    Chain* chain) const;
   /// How far a stage that recomputes can keep what it computes with so many in flight; -1: not at all.
