@@ -337,8 +337,7 @@ void plan_dynpipe(const po::variables_map& values) {
 void add_baseline_options(po::options_description* options) {
   options->add_options()  //
       ("objective", po::value<std::string>()->default_value("pipewright"),
-       ("one of " + join(names_of(objectives()), ", ") + ": this runtime's, or another planner's")
-           .c_str())  //
+       join(names_of(objectives()), ", ").c_str())  //
       ("cpus", po::value<int64_t>(),
        "with max-load: CPUs beside the accelerators")  //
       ("staleness-weight", po::value<double>(), "dynpipe: S stages count 1 + this * (S^3 - 1)");
