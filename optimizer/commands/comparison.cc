@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/limits.h"
+#include "graph/printable.h"
 #include "graph/units.h"
 #include "optimizer/commands/comparison_rows.h"
 #include "optimizer/commands/comparison_turns.h"
@@ -147,13 +148,14 @@ namespace {
     const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;
     if (each.needed_bytes > 0 && less) nearest = &each;
   }
-  throw InfeasibleError("no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
-                        "Give more memory, more devices, or a profile with a smaller minibatch.");
+  throw InfeasibleError(
+      "no strategy fits; nearest is " + nearest->name + ": " + nearest->why_not,
+      nearest->lacks_memory ? "Give more memory, more devices, or a profile with a smaller minibatch." : "");
 }
 
 void set_samples_ratios(const Convergence* table, const PlanRequest& request, Comparison* comparison) {
   if (table == nullptr) return;
-  comparison->convergence = table->model;
+  comparison->convergence = printable(table->model);
   for (Contender& each : comparison->contenders)
     if (each.plan)
       each.samples_ratio = table->samples_ratio(*each.plan, request.optimizer, request.delay_correction);

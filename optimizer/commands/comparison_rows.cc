@@ -137,7 +137,13 @@ Contender contender_of_weights(const Inputs& inputs, WeightRule weights) {
     for (const ScheduleFacts& schedule : schedule_table())
       if (schedule.goes_with(weights) && schedule.depth == DepthChoice::kSearched)
         row.schedule = schedule.name;
-  return contender(inputs, row, std::min(inputs.topology.device_count(), kMostInFlight));
+  try {
+    return contender(inputs, row, std::min(inputs.topology.device_count(), kMostInFlight));
+  } catch (const InputError& error) {  // this rule does not go with what else is asked for
+    Contender none = named(inputs, row);
+    none.why_not = error.what();
+    return none;
+  }
 }
 
 std::string kind_of(const Plan& plan) {

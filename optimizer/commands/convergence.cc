@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
+#include <tuple>
 
 #include "graph/delay_corrections.h"
 #include "graph/limits.h"
@@ -13,6 +15,7 @@ namespace pipewright {
 namespace {
 
 constexpr double kMost = std::numeric_limits<double>::max();
+constexpr double kLeastRatio = 1e-3, kMostRatio = 1e6;
 constexpr int64_t kMostSeeds = 1000;
 
 }  // namespace
@@ -30,7 +33,7 @@ Convergence Convergence::from_json(JsonReader& reader) {
     row.rate = each.number("rate", 0, kMost);
     row.final_loss = each.number("final_loss", -kMost, kMost);
     row.final_loss_spread = each.number("final_loss_spread", 0, kMost);
-    row.samples_ratio = each.number_or_null("samples_ratio", 0, kMost);
+    row.samples_ratio = each.number_or_null("samples_ratio", kLeastRatio, kMostRatio);
     if (std::isnan(row.samples_ratio)) row.samples_ratio = std::numeric_limits<double>::infinity();
     each.finish();
     table.rows.push_back(std::move(row));
@@ -59,13 +62,19 @@ Json Convergence::to_json() const {
 
 void Convergence::validate(const std::string& where) const {
   if (rows.empty()) fail_document(where, "rows", "there is none");
+  std::set<std::tuple<std::string, std::string, std::string, int64_t>> ways;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (!ways.emplace(rows[i].weights, rows[i].optimizer, rows[i].delay_correction, rows[i].stages).second)
+      fail_document(where, list_element("rows", i), "the same way to train as a row before it");
 }
 
 std::optional<double> Convergence::samples_ratio(const Plan& plan, const std::string& optimizer,
                                                  const std::string& delay_correction) const {
   const int64_t staleness = updates_of(plan).staleness;
   if (staleness == 0) return 1;
-  const int64_t stages = std::max<int64_t>(std::ssize(plan.stages), staleness + 1);
+  const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
+  // Of rules whose weights are one update old at most any number of stages says it.
+  const int64_t stages = rule.one_update_for_all || rule.bounds_crossing ? 2 : staleness + 1;
   const ConvergenceRow* nearest = nullptr;
   for (const ConvergenceRow& row : rows) {
     if (row.weights != plan.weights || row.optimizer != optimizer || row.delay_correction != delay_correction)

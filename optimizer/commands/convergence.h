@@ -37,8 +37,8 @@ struct Convergence {
   void validate(const std::string& where) const;
 
   /// ConvergenceRow::samples_ratio of a plan that is trained so: 1 where no weights are stale, otherwise that
-  /// of the row with the same rules and as many stages as the plan has, or as its weights are stale by and
-  /// one, or the next larger number that was measured. Nothing where none was.
+  /// of the row with the same rules whose pipeline of equal stages has weights as old, or the next that has
+  /// older ones. Nothing where none was measured.
   std::optional<double> samples_ratio(const Plan& plan, const std::string& optimizer,
                                       const std::string& delay_correction) const;
 };

@@ -60,6 +60,7 @@ void run_evaluate(const Arguments& arguments) {
       parse_options(arguments, options, "pipewright-optimizer evaluate --plan FILE --profile FILE");
   Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
+  if (!is_for_inference(plan)) check_schedule_and_weights(plan);
   const std::optional<Prediction> before = plan.predicted;
   plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   if (values["json"].as<bool>())

@@ -177,7 +177,7 @@ std::string choose_weights(const po::variables_map& values, Inputs* inputs) {
   const Plan& best = *comparison.contenders[comparison.best].plan;
   inputs->request.weights = best.weights;
   inputs->request.schedule = best.schedule;
-  if (weight_rule_facts(best.weights).one_update_for_all) inputs->request.microbatches = best.microbatches;
+  inputs->request.microbatches = weight_rule_facts(best.weights).one_update_for_all ? best.microbatches : 0;
   const int64_t width = output_width(values);
   std::string notes = comparison.advice + "\n";
   for (const Contender& each : comparison.contenders)

@@ -69,7 +69,14 @@ std::string memory_by_purpose(const StageMemory& memory) {
 std::string memory_cures(const StageMemory& memory, int64_t in_flight, int64_t limit_bytes,
                          int64_t minibatch_samples) {
   const int64_t lacking = memory.total_bytes() - limit_bytes;
-  std::string cures = "Cures: --memory " + text(memory.total_bytes()) + " or more; more devices (--gpus)";
+  // Rounded up, or what it names would not do.
+  constexpr int64_t kMebibyte = int64_t{1} << 20;
+  const int64_t enough = memory.total_bytes();
+  std::string cures =
+      "Cures: --memory " +
+      (enough < 64 * kMebibyte ? std::to_string(enough) + "B"
+                               : std::to_string((enough + kMebibyte - 1) / kMebibyte) + "MiB") +
+      " or more; more devices (--gpus)";
   // What there is for each minibatch in flight.
   const int64_t each = (memory.versions_bytes + memory.activations_bytes) / std::max<int64_t>(in_flight, 1);
   if (each > 0 && in_flight > 1) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/delay_corrections.h"
 #include "graph/error.h"
 #include "graph/limits.h"
 #include "graph/strategies.h"
@@ -26,6 +27,21 @@ constexpr double kBriefly = 1e-2;     // with less than all of the effort
 
 bool wants_intervals(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).one_update_for_all;
+}
+
+/// InfeasibleError where the run would not go with the weights.
+void check_update(const PlanRequest& request, WeightRule weights) {
+  UpdateSettings update;
+  update.optimizer.name = request.optimizer.empty() ? "sgd" : request.optimizer;
+  update.optimizer.momentum = request.optimizer_slots > 0 ? 0.9 : 0;  // of those that may have none
+  update.optimizer.delay_correction = request.delay_correction;
+  try {
+    check_prediction(update.optimizer, weights);
+    // Where the correction merely has nothing to do, a run leaves it out.
+    if (facts_of(weights).in_place) check_delay_correction(update, weights);
+  } catch (const PlanError& error) {
+    throw InfeasibleError(std::string("--weights: ") + error.what(), error.remedy());
+  }
 }
 
 /// All up to `dense`, then steps of half.
@@ -139,16 +155,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
                          "' a second forward would read newer weights than the first",
                      "Take --recompute never, or other weights.");
   }
-  if (!request.optimizer.empty()) {
-    OptimizerSettings optimizer;
-    optimizer.name = request.optimizer;
-    optimizer.momentum = 0.9;  // of those that may have none
-    try {
-      check_prediction(optimizer, rule.rule);
-    } catch (const PlanError& error) {
-      throw InfeasibleError(std::string("--weights: ") + error.what(), error.remedy());
-    }
-  }
+  check_update(request, rule.rule);
   if (!wants_intervals(request)) {
     if (request.microbatches > 0) {
       throw InputError(

@@ -472,6 +472,17 @@ TEST_CASE("plan takes the fastest of several weight rules") {
   CHECK_THAT(refused("--weights stash,pacy"), Catch::Contains("did you mean 'paci'?"));
   CHECK_THAT(refused("--weights stash,stash"), Catch::Contains("stash is there twice"));
   CHECK_THAT(refused("--weights predict --optimizer muon"), Catch::Contains("Take one of sgd, adam, adamw"));
+  CHECK_THAT(refused("--weights predict --optimizer-slots 0"), Catch::Contains("without momentum"));
+  // Whoever wins, and whatever does not go with some of them.
+  for (const std::string list :
+       {"--weights stash,flush --microbatches 4", "--weights paci,stash --recompute always",
+        "--weights stash,paci --optimizer adamw --delay-correction dc"}) {
+    CAPTURE(list);
+    CHECK(cli.run("plan " + kQuestion + list).code == 0);
+  }
+  CHECK_THAT(
+      cli.run("plan " + kQuestion + "--weights paci,stash --optimizer adamw --delay-correction dc").out,
+      Catch::Contains("paci: ") && Catch::Contains("is for gradients of one version"));
   const Outcome muon = cli.run("plan " + kQuestion + "--weights stash,predict --optimizer muon");
   CHECK(muon.code == 0);
   CHECK_THAT(muon.out, Catch::Contains("predict: ") && Catch::Contains("'muon' has no form of it"));
@@ -534,6 +545,8 @@ TEST_CASE("What trains slower by samples is slower to the same loss") {
   CHECK_THAT(refused("plan " + with_table), Catch::Contains("with plan it goes with several rules"));
   write_table("");
   CHECK_THAT(refused("compare " + with_table), Catch::Contains("c.json: rows: there is none"));
+  write_table(row("stash", 4, "1") + "," + row("stash", 4, "2"));
+  CHECK_THAT(refused("compare " + with_table), Catch::Contains("rows[1]: the same way to train"));
   write_table(row("stach", 4, "1"));
   CHECK_THAT(refused("compare " + with_table), Catch::Contains("rows[0].weights"));
 }

@@ -366,6 +366,34 @@ TEST_CASE("A stage that recomputes keeps what its memory has room for") {
   CHECK(gained > 1);
 }
 
+TEST_CASE("Stages of one rank share its memory as they need it") {
+  std::mt19937 random(5);
+  int64_t recomputing = 0;
+  for (int c = 0; c < 60; ++c) {
+    Profile profile = random_profile(random, static_cast<int>(pick(random, 8, 12)), true, 50);
+    for (ProfiledNode& node : profile.nodes) node.saved_bytes *= 20;
+    Topology topology = flat_topology(2, 1e8, 0, 0);
+    PlanRequest request;
+    request.schedule = "interleaved";
+    const auto seconds_with = [&](const char* recompute) {
+      request.recompute = recompute;
+      try {
+        const Plan plan = make_plan(profile, topology, request);
+        for (const Stage& stage : plan.stages) recomputing += stage.recompute ? 1 : 0;
+        return plan.predicted->minibatch_seconds;
+      } catch (const InfeasibleError&) {
+        return std::numeric_limits<double>::infinity();
+      }
+    };
+    topology.memory_bytes = limited_memory(random, profile, topology);
+    const double as_needed = seconds_with("auto");
+    CAPTURE(c, topology.memory_bytes);
+    CHECK(as_needed <= seconds_with("always"));
+    CHECK(as_needed <= seconds_with("never"));
+  }
+  CHECK(recomputing > 20);
+}
+
 // --- models of PipeDream ---
 
 Topology levels_of(const std::vector<int64_t>& counts, const std::vector<double>& bandwidths,
