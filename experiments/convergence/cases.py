@@ -11,9 +11,9 @@ NO_DECAY = "bias|ln_|bn"
 # The rate in the middle of the search, and the other options. The rest is the programs' default.
 OPTIMIZERS = {
     "sgd": (0.1, ["--momentum", 0.9]),
-    "adamw": (0.004, ["--weight-decay", 0.1, "--no-decay", NO_DECAY]),
-    "nadam": (0.004, ["--beta1", 0.99, "--weight-decay", 0.1, "--no-decay", NO_DECAY]),
-    "muon": (0.004, ["--momentum", 0.95, "--nesterov", "--weight-decay", 0.1, "--no-decay", NO_DECAY]),
+    "adamw": (0.002, ["--weight-decay", 0.1, "--no-decay", NO_DECAY]),
+    "nadam": (0.001, ["--beta1", 0.99, "--weight-decay", 0.1, "--no-decay", NO_DECAY]),
+    "muon": (0.002, ["--momentum", 0.95, "--nesterov", "--weight-decay", 0.1, "--no-decay", NO_DECAY]),
 }
 NO_MATRICES = {"gpt": ["--parameter-group", "wte|wpe|lm_head:matrix=no"], "resnet": ["--parameter-group", "fc:matrix=no"]}
 

@@ -73,14 +73,14 @@ class Search(unittest.TestCase):
         return found, asked
 
     def test_goes_on_where_it_is_better_and_no_further(self):
-        self.assertEqual(self.search(lambda rate: abs(math.log(rate / 0.004)))[1], [0.002, 0.004, 0.008])
-        found, asked = self.search(lambda rate: abs(math.log(rate / 0.001)))
-        self.assertEqual((asked, found["rate"], found["at_end"]), ([0.002, 0.004, 0.008, 0.001, 0.0005], 0.001, False))
+        self.assertEqual(self.search(lambda rate: abs(math.log(rate / 0.002)))[1], [0.001, 0.002, 0.004])
+        found, asked = self.search(lambda rate: abs(math.log(rate / 0.0005)))
+        self.assertEqual((asked, found["rate"], found["at_end"]), ([0.001, 0.002, 0.004, 0.0005, 0.00025], 0.0005, False))
         self.assertEqual(self.search(lambda rate: -rate)[0]["at_end"], True)
 
     def test_where_all_diverge_smaller_ones_are_tried(self):
-        found, asked = self.search(lambda rate: None if rate > 0.0015 else rate)
-        self.assertEqual((asked, found["rate"]), ([0.002, 0.004, 0.008, 0.001, 0.0005], 0.0005))
+        found, asked = self.search(lambda rate: None if rate > 0.0008 else rate)
+        self.assertEqual((asked, found["rate"]), ([0.001, 0.002, 0.004, 0.0005, 0.00025], 0.00025))
 
 
 class Figures(unittest.TestCase):
