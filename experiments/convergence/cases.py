@@ -125,13 +125,15 @@ def cases_of(task, rules, optimizers, corrections, stages, batch_size):
 
 
 def cut(graph, stages):
-    """The nodes of each stage: as many products with weights in one as in another. `graph`: its document."""
-    nodes = [node["name"] for node in graph["nodes"]]
-    products = [i for i, node in enumerate(graph["nodes"]) if node["operator"] in ("aten::linear", "aten::conv2d")]
-    if stages > len(products):
-        raise Failed(f"{graph['name']} has {len(products)} products with weights, which are at most as many stages, not {stages}")
-    begins = [0] + [products[len(products) * stage // stages] for stage in range(1, stages)] + [len(nodes)]
-    return [nodes[a:b] for a, b in zip(begins, begins[1:])]
+    """The nodes of each stage: as many products with weights in one as in another or, where there are fewer than stages, as many nodes with weights. `graph`: its document."""
+    nodes, weights = graph["nodes"], {parameter["name"] for parameter in graph["parameters"]}
+    weighted = [i for i, node in enumerate(nodes) if weights & {value.get("tensor") for value in node["arguments"].values() if isinstance(value, dict)}]
+    products = [i for i in weighted if nodes[i]["operator"] in ("aten::linear", "aten::conv2d")]
+    places = products if stages <= len(products) else weighted
+    if stages > len(places):
+        raise Failed(f"{graph['name']} has {len(places)} nodes with weights, which are at most as many stages, not {stages}")
+    begins = [0] + [places[len(places) * stage // stages] for stage in range(1, stages)] + [len(nodes)]
+    return [[node["name"] for node in nodes[a:b]] for a, b in zip(begins, begins[1:])]
 
 
 def plan_of(model, graph, rule, stages, microbatches):

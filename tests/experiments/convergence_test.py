@@ -51,14 +51,16 @@ class Cases(unittest.TestCase):
 
     def test_a_plan_has_each_node_once_and_as_many_products_in_each_stage(self):
         operators = ["aten::embedding", *4 * ["aten::layer_norm", "aten::linear"], "aten::cross_entropy_loss"]
-        graph = {"name": "m", "nodes": [{"name": f"n{i}", "operator": operator} for i, operator in enumerate(operators)]}
+        graph = {"name": "m", "parameters": [{"name": f"w{i}"} for i in range(9)],
+                 "nodes": [{"name": f"n{i}", "operator": operator, "arguments": {"self": {"tensor": f"n{i - 1}"}, "weight": {"tensor": f"w{i}"}, "dim": 1}} for i, operator in enumerate(operators)]}
         plan = json.loads(cases.plan_of("m", graph, "2bw", 2, 2))
         self.assertEqual([node for stage in plan["stages"] for node in stage["nodes"]], [node["name"] for node in graph["nodes"]])
         self.assertEqual([stage["in_flight"] for stage in plan["stages"]], [2, 1])
         self.assertEqual(plan["microbatches"], 2)
-        self.assertEqual(len(cases.cut(graph, 4)), 4)
-        with self.assertRaisesRegex(Failed, "m has 4 products with weights, which are at most as many stages, not 5"):
-            cases.cut(graph, 5)
+        self.assertEqual([len(stage) for stage in cases.cut(graph, 4)], [4, 2, 2, 2])
+        self.assertEqual([len(stage) for stage in cases.cut(graph, 9)], 8 * [1] + [2])
+        with self.assertRaisesRegex(Failed, "m has 9 nodes with weights, which are at most as many stages, not 10"):
+            cases.cut(graph, 10)
 
 
 class Search(unittest.TestCase):
@@ -73,14 +75,14 @@ class Search(unittest.TestCase):
         return found, asked
 
     def test_goes_on_where_it_is_better_and_no_further(self):
-        self.assertEqual(self.search(lambda rate: abs(math.log(rate / 0.002)))[1], [0.001, 0.002, 0.004])
+        self.assertEqual(self.search(lambda rate: abs(math.log(rate / 0.002)))[1], [0.002, 0.001, 0.004])
         found, asked = self.search(lambda rate: abs(math.log(rate / 0.0005)))
-        self.assertEqual((asked, found["rate"], found["at_end"]), ([0.001, 0.002, 0.004, 0.0005, 0.00025], 0.0005, False))
+        self.assertEqual((asked, found["rate"], found["at_end"]), ([0.002, 0.001, 0.0005, 0.00025], 0.0005, False))
         self.assertEqual(self.search(lambda rate: -rate)[0]["at_end"], True)
 
     def test_where_all_diverge_smaller_ones_are_tried(self):
         found, asked = self.search(lambda rate: None if rate > 0.0008 else rate)
-        self.assertEqual((asked, found["rate"]), ([0.001, 0.002, 0.004, 0.0005, 0.00025], 0.00025))
+        self.assertEqual((asked, found["rate"]), ([0.002, 0.001, 0.0005, 0.00025, 0.000125], 0.000125))
 
 
 class Figures(unittest.TestCase):
