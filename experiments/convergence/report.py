@@ -5,12 +5,18 @@ import math
 import re
 import statistics
 
+from cases import CORRECTIONS, OPTIMIZERS, RULES
 from pages import COLOURS, markdown_table, number, svg
 
 FORMAT, VERSION = "pipewright-convergence", 1
 CASE = ("model", "weights", "optimizer", "delay_correction", "stages")
 UNITS = {"s": 1, "ms": 1e-3, "us": 1e-6}
 SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def place_of(line):
+    """Tables do not depend on which run has ended first."""
+    return line["model"], list(OPTIMIZERS).index(line.get("optimizer", "sgd")), line["stages"], RULES.index(line["weights"]), list(CORRECTIONS).index(line.get("delay_correction", "none"))
 
 
 def mean(values):
@@ -173,6 +179,7 @@ def series_of(cases, model, optimizer, stages, x_of):
 
 def write(folder, cases, simulated):
     """`cases`, `simulated`: lines of cases.jsonl and simulated.jsonl."""
+    cases, simulated = sorted(cases, key=place_of), sorted(simulated, key=place_of)
     stages = sorted(({case["stages"] for case in cases} | {line["stages"] for line in simulated}) - {1}) or [2]
     rows = rows_of(cases, stages)
     (folder / "convergence.json").write_text(json.dumps({"format": FORMAT, "version": VERSION, "rows": []})[:-2] + "\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n")
@@ -185,7 +192,7 @@ def write(folder, cases, simulated):
             shown = [with_stages(case, count) for case in cases if case["model"] == model and case["stages"] in (1, count)]
             if count not in {case["stages"] for case in cases if case["model"] == model} and count != stages[0]:
                 continue
-            shown.sort(key=lambda case: case["optimizer"])
+            shown.sort(key=place_of)
             out += [f"## {model}, {count} stages", "", *markdown_table(COLUMNS, [cells(case, cases, times) for case in shown]), ""]
             for optimizer in dict.fromkeys(case["optimizer"] for case in shown):
                 for kind, x_label, x_of in (
@@ -197,6 +204,10 @@ def write(folder, cases, simulated):
                         (folder / file).write_text(picture)
                         out.append(f"![held-out loss against {x_label}, {optimizer}, {count} stages]({file})")
             out.append("")
+    out += ["## Searches", "", "Held-out loss at each rate that was tried, with seed 1.", "",
+            *markdown_table(["model", "stages", "weights", "optimizer", "rates"],
+                            [[case["model"], "any" if case["stages"] == 1 else str(case["stages"]), label(case), case["optimizer"],
+                              ", ".join(f"{rate:g}: {'diverged' if loss is None else f'{loss:.3f}'}" for rate, loss in case["tried"])] for case in cases]), ""]
     memory = [[line["model"], str(line["stages"]), line["weights"], str(line["microbatches"]), f"{1e3 * line['update_seconds']:.1f} ms", line["memory"]] for line in simulated]
     if memory:
         out += ["## Simulated", "", f"Stages of a device each, as fast as the one that was profiled; links of {simulated[0]['bandwidth']}; AdamW.", "",

@@ -21,7 +21,7 @@ TASK = types.SimpleNamespace(name="gpt", kind="gpt", model="gpt")
 
 
 def line(weights, losses, correction="none", stages=8, budgets=()):
-    return {"model": "gpt", "weights": weights, "optimizer": "adamw", "delay_correction": correction, "stages": stages, "rate": 0.004, "at_end": False, "spec": "gpt", "updates": 100, "batch_size": 16,
+    return {"model": "gpt", "weights": weights, "optimizer": "adamw", "delay_correction": correction, "stages": stages, "rate": 0.004, "at_end": False, "tried": [[0.002, losses[0]], [0.004, None]], "spec": "gpt", "updates": 100, "batch_size": 16,
             "losses": [[seed, loss] for seed, loss in enumerate(losses, 1)], "budgets": [[part, [[seed, loss] for seed, loss in enumerate(values, 1)]] for part, values in budgets]}
 
 
@@ -117,6 +117,7 @@ class Figures(unittest.TestCase):
             page = (folder / "results.md").read_text()
             self.assertIn("| stash | adamw | 0.004 | 2.425 (2.350 .. 2.500) | +0.375 (+0.250 .. +0.500) | 1.71 | 36.0 ms | 6.1 s |", page)
             self.assertIn("| predict | adamw | 0.004 | diverged |", page)
+            self.assertIn("| gpt | any | synchronous | adamw | 0.002: 2.000, 0.004: diverged |", page)
             self.assertEqual(json.loads((folder / "convergence.json").read_text())["format"], "pipewright-convergence")
             self.assertIn("2bw + error-feedback", (folder / "gpt.adamw.p8.samples.svg").read_text())
 
