@@ -1,4 +1,4 @@
-"""convergence.json, results.md and drawings of the cases that are there."""
+"""convergence.MODEL.json, results.md and drawings of the cases that are there."""
 import html
 import json
 import math
@@ -8,7 +8,7 @@ import statistics
 from cases import CORRECTIONS, OPTIMIZERS, RULES
 from pages import COLOURS, markdown_table, number, svg
 
-FORMAT, VERSION = "pipewright-convergence", 1
+SCHEMA = "pipewright.convergence/1"
 CASE = ("model", "weights", "optimizer", "delay_correction", "stages")
 UNITS = {"s": 1, "ms": 1e-3, "us": 1e-6}
 SIZES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -73,7 +73,7 @@ def rounded(value, digits=5):
 
 
 def rows_of(cases, stages):
-    """What convergence.json has. A case of one stage stands for every number in `stages`, as it computes the same with any; one stage alone is synchronous with every rule."""
+    """What the documents for the planner have. A case of one stage stands for every number in `stages`, as it computes the same with any; one stage alone is synchronous with every rule."""
     rows = []
     for case in cases:
         reference = reference_of(cases, case)
@@ -182,7 +182,9 @@ def write(folder, cases, simulated):
     cases, simulated = sorted(cases, key=place_of), sorted(simulated, key=place_of)
     stages = sorted(({case["stages"] for case in cases} | {line["stages"] for line in simulated}) - {1}) or [2]
     rows = rows_of(cases, stages)
-    (folder / "convergence.json").write_text(json.dumps({"format": FORMAT, "version": VERSION, "rows": []})[:-2] + "\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]}\n")
+    for model, spec in {case["model"]: case["spec"] for case in cases}.items():
+        own = [{key: value for key, value in row.items() if key != "model"} for row in rows if row["model"] == model]
+        (folder / f"convergence.{model}.json").write_text(json.dumps({"schema": SCHEMA, "model": spec, "rows": own}, indent=1) + "\n")
     times = {(line["model"], line["weights"], line["stages"]): line["update_seconds"] for line in simulated}
     out = ["# Losses under stale weights", ""]
     for model in dict.fromkeys(case["model"] for case in cases):

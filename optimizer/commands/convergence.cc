@@ -18,6 +18,8 @@ constexpr double kMost = std::numeric_limits<double>::max();
 constexpr double kLeastRatio = 1e-3, kMostRatio = 1e6;
 constexpr int64_t kMostSeeds = 1000;
 
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
 }  // namespace
 
 Convergence Convergence::from_json(JsonReader& reader) {
@@ -31,8 +33,8 @@ Convergence Convergence::from_json(JsonReader& reader) {
     row.stages = each.integer("stages", 1, kMostRanks);
     row.seeds = each.integer("seeds", 1, kMostSeeds);
     row.rate = each.number("rate", 0, kMost);
-    row.final_loss = each.number("final_loss", -kMost, kMost);
-    row.final_loss_spread = each.number("final_loss_spread", 0, kMost);
+    row.final_loss = each.number_or_null("final_loss", -kMost, kMost);
+    row.final_loss_spread = each.number_or_null("final_loss_spread", 0, kMost);
     row.samples_ratio = each.number_or_null("samples_ratio", kLeastRatio, kMostRatio);
     if (std::isnan(row.samples_ratio)) row.samples_ratio = std::numeric_limits<double>::infinity();
     each.finish();
@@ -53,9 +55,9 @@ Json Convergence::to_json() const {
     each["stages"] = row.stages;
     each["seeds"] = row.seeds;
     each["rate"] = row.rate;
-    each["final_loss"] = row.final_loss;
-    each["final_loss_spread"] = row.final_loss_spread;
-    each["samples_ratio"] = std::isfinite(row.samples_ratio) ? Json(row.samples_ratio) : Json(nullptr);
+    each["final_loss"] = number_or_null(row.final_loss);
+    each["final_loss_spread"] = number_or_null(row.final_loss_spread);
+    each["samples_ratio"] = number_or_null(row.samples_ratio);
   }
   return json;
 }
@@ -74,14 +76,18 @@ std::optional<double> Convergence::samples_ratio(const Plan& plan, const std::st
   if (staleness == 0) return 1;
   const WeightRuleFacts& rule = weight_rule_facts(plan.weights);
   // Of rules whose weights are one update old at most any number of stages says it.
-  const int64_t stages = rule.one_update_for_all || rule.bounds_crossing ? 2 : staleness + 1;
+  const bool any_number = rule.one_update_for_all || rule.bounds_crossing;
+  const int64_t stages = any_number ? 2 : staleness + 1;
   const ConvergenceRow* nearest = nullptr;
   for (const ConvergenceRow& row : rows) {
     if (row.weights != plan.weights || row.optimizer != optimizer || row.delay_correction != delay_correction)
       continue;
     if (row.stages >= stages && (nearest == nullptr || row.stages < nearest->stages)) nearest = &row;
   }
-  return nearest == nullptr ? std::nullopt : std::optional(nearest->samples_ratio);
+  if (nearest == nullptr) return std::nullopt;
+  // That older weights than the plan's never get there says nothing of the plan.
+  if (!any_number && nearest->stages > stages && std::isinf(nearest->samples_ratio)) return std::nullopt;
+  return nearest->samples_ratio;
 }
 
 }  // namespace pipewright

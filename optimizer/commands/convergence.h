@@ -18,9 +18,9 @@ struct ConvergenceRow {
   std::string optimizer;         ///< update rule
   std::string delay_correction;  ///< "none": without
   int64_t stages = 1;            ///< of one rank each
-  int64_t seeds = 1;             ///< runs; what follows is their median
+  int64_t seeds = 1;             ///< runs; what follows is their mean
   double rate = 0;               ///< learning rate, tuned
-  double final_loss = 0;         ///< held out
+  double final_loss = 0;         ///< held out; NaN where one diverged
   double final_loss_spread = 0;  ///< largest less smallest
   /// Samples to the final loss of synchronous training with the same optimizer, for one that that takes;
   /// infinite: that loss was not reached.
@@ -38,7 +38,7 @@ struct Convergence {
 
   /// ConvergenceRow::samples_ratio of a plan that is trained so: 1 where no weights are stale, otherwise that
   /// of the row with the same rules whose pipeline of equal stages has weights as old, or the next that has
-  /// older ones. Nothing where none was measured.
+  /// older ones (then it is a bound from above). Nothing where none was measured.
   std::optional<double> samples_ratio(const Plan& plan, const std::string& optimizer,
                                       const std::string& delay_correction) const;
 };

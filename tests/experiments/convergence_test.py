@@ -118,7 +118,7 @@ class Figures(unittest.TestCase):
             self.assertIn("| stash | adamw | 0.004 | 2.425 (2.350 .. 2.500) | +0.375 (+0.250 .. +0.500) | 1.71 | 36.0 ms | 6.1 s |", page)
             self.assertIn("| predict | adamw | 0.004 | diverged |", page)
             self.assertIn("| gpt | any | synchronous | adamw | 0.002: 2.000, 0.004: diverged |", page)
-            self.assertEqual(json.loads((folder / "convergence.json").read_text())["format"], "pipewright-convergence")
+            self.assertEqual(json.loads((folder / "convergence.gpt.json").read_text())["schema"], "pipewright.convergence/1")
             self.assertIn("2bw + error-feedback", (folder / "gpt.adamw.p8.samples.svg").read_text())
 
     def test_what_simulate_prints(self):
