@@ -343,7 +343,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("adafactor: the same bits with any number of threads, in place too; what is not finite is found") {
+TEST_CASE(
+    "adafactor: the same bits with any number of threads, in place too, and what is not finite is found") {
   const int64_t columns = GENERATE(1, 3, 70'001);
   auto generator = at::make_generator<at::CPUGeneratorImpl>(3);
   const std::vector<int64_t> shape = {210'000 / columns, columns};
