@@ -340,7 +340,7 @@ void add_baseline_options(po::options_description* options) {
        join(names_of(objectives()), ", ").c_str())  //
       ("cpus", po::value<int64_t>(),
        "with max-load: CPUs beside the accelerators")  //
-      ("staleness-weight", po::value<double>(), "dynpipe: S stages count 1 + this * (S^3 - 1)");
+      ("staleness-weight", po::value<double>(), "dynpipe, 1 + this * (S^3 - 1); without: 0");
 }
 
 bool asks_baseline(const po::variables_map& values) { return objective_of(values) != Objective::kPipewright; }

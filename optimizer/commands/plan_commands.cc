@@ -186,7 +186,7 @@ std::string choose_weights(const po::variables_map& values, Inputs* inputs) {
 }
 
 void add_convergence_option(po::options_description* options) {
-  options->add_options()(kConvergence, po::value<std::string>(), "FILE of experiments/convergence");
+  options->add_options()(kConvergence, po::value<std::string>(), "of experiments/convergence; without: none");
 }
 
 }  // namespace
