@@ -16,6 +16,7 @@ struct Contender {
   std::string name;  ///< "one device", "dp", ..., "flush", "interleaved", "zb-h1", "2bw"
   std::string file;  ///< name of its plan's file
   std::optional<Plan> plan;
+  PlanNotes notes;            ///< of the search for it
   std::string why_not;        ///< where there is no plan
   bool lacks_memory = false;  ///< that is why not
   int64_t needed_bytes = 0;   ///< then: of a device, with which there is one; 0: not known

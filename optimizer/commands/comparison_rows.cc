@@ -116,7 +116,7 @@ Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minib
   if (row.interval == ContenderRow::kNoInterval) request.microbatches = 0;
   if (row.interval == ContenderRow::kLikeDataParallelism) request.microbatches = minibatches;
   try {
-    made.plan = make_plan(inputs.profile, topology, request);
+    made.plan = make_plan(inputs.profile, topology, request, &made.notes);
   } catch (const InfeasibleError& error) {
     made.why_not = error.what();
     if (const auto* memory = dynamic_cast<const MemoryError*>(&error)) {

@@ -18,8 +18,6 @@ constexpr double kMost = std::numeric_limits<double>::max();
 constexpr double kLeastRatio = 1e-3, kMostRatio = 1e6;
 constexpr int64_t kMostSeeds = 1000;
 
-Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
 }  // namespace
 
 Convergence Convergence::from_json(JsonReader& reader) {
@@ -31,35 +29,17 @@ Convergence Convergence::from_json(JsonReader& reader) {
     row.optimizer = each.string_one_of("optimizer", update_rule_names());
     row.delay_correction = each.string_one_of("delay_correction", delay_correction_names());
     row.stages = each.integer("stages", 1, kMostRanks);
-    row.seeds = each.integer("seeds", 1, kMostSeeds);
-    row.rate = each.number("rate", 0, kMost);
-    row.final_loss = each.number_or_null("final_loss", -kMost, kMost);
-    row.final_loss_spread = each.number_or_null("final_loss_spread", 0, kMost);
+    // For people.
+    each.integer("seeds", 1, kMostSeeds);
+    each.number("rate", 0, kMost);
+    each.number_or_null("final_loss", -kMost, kMost);
+    each.number_or_null("final_loss_spread", 0, kMost);
     row.samples_ratio = each.number_or_null("samples_ratio", kLeastRatio, kMostRatio);
     if (std::isnan(row.samples_ratio)) row.samples_ratio = std::numeric_limits<double>::infinity();
     each.finish();
     table.rows.push_back(std::move(row));
   }
   return table;
-}
-
-Json Convergence::to_json() const {
-  Json json;
-  json["model"] = model;
-  json["rows"] = Json::array();
-  for (const ConvergenceRow& row : rows) {
-    Json& each = json["rows"].emplace_back();
-    each["weights"] = row.weights;
-    each["optimizer"] = row.optimizer;
-    each["delay_correction"] = row.delay_correction;
-    each["stages"] = row.stages;
-    each["seeds"] = row.seeds;
-    each["rate"] = row.rate;
-    each["final_loss"] = number_or_null(row.final_loss);
-    each["final_loss_spread"] = number_or_null(row.final_loss_spread);
-    each["samples_ratio"] = number_or_null(row.samples_ratio);
-  }
-  return json;
 }
 
 void Convergence::validate(const std::string& where) const {

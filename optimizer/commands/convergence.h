@@ -18,10 +18,6 @@ struct ConvergenceRow {
   std::string optimizer;         ///< update rule
   std::string delay_correction;  ///< "none": without
   int64_t stages = 1;            ///< of one rank each
-  int64_t seeds = 1;             ///< runs; what follows is their mean
-  double rate = 0;               ///< learning rate, tuned
-  double final_loss = 0;         ///< held out; NaN where one diverged
-  double final_loss_spread = 0;  ///< largest less smallest
   /// Samples to the final loss of synchronous training with the same optimizer, for one that that takes;
   /// infinite: that loss was not reached.
   double samples_ratio = 1;
@@ -33,7 +29,6 @@ struct Convergence {
   std::vector<ConvergenceRow> rows;
 
   static Convergence from_json(JsonReader& reader);
-  Json to_json() const;
   void validate(const std::string& where) const;
 
   /// ConvergenceRow::samples_ratio of a plan that is trained so: 1 where no weights are stale, otherwise that

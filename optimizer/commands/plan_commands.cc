@@ -77,6 +77,8 @@ Inputs question_from(const po::variables_map& values) {
                      "What the frozen layers make is cached: --frozen-layers 6 --cached.");
   }
   inputs.settings.push_back({"frozen-layers", std::to_string(frozen), source_of(values, "frozen-layers")});
+  if (values.count(kConvergence) != 0)
+    inputs.settings.push_back({kConvergence, values[kConvergence].as<std::string>(), "command line"});
   if (frozen > 0) inputs.settings.push_back({"cached", cached ? "yes" : "no", source_of(values, "cached")});
   if (!values["print-config"].as<bool>()) inputs.profile = frozen_profile(read_profile(file), frozen, cached);
   return inputs;
@@ -159,30 +161,32 @@ std::unique_ptr<Convergence> convergence_from(const po::variables_map& values) {
   return std::make_unique<Convergence>(read_document<Convergence>(values[kConvergence].as<std::string>()));
 }
 
-/// Where --weights is a list, the rule whose plan is fastest becomes what is asked for; then a table of all,
-/// otherwise "".
-std::string choose_weights(const po::variables_map& values, Inputs* inputs) {
+/// Where --weights is a list, the best plan by each; the rule of the best of them becomes what is asked for.
+std::optional<Comparison> compared_weights(const po::variables_map& values, Inputs* inputs) {
   const std::vector<std::string> rules = list_of(inputs->request.weights);
   const std::unique_ptr<Convergence> table = convergence_from(values);
   if (rules.size() < 2) {
     if (table != nullptr)
       throw InputError("--convergence: with plan it goes with several rules",
                        "--weights stash,2bw,paci,flush, or compare --convergence FILE.");
-    return "";
+    return std::nullopt;
   }
   for (const char* other : {"compat", "for"})
     if (given(values, other))
       throw InputError(std::string("--") + other + ": not together with several --weights");
-  const Comparison comparison = compare_weights(*inputs, rules, table.get());
+  Comparison comparison = compare_weights(*inputs, rules, table.get());
   const Plan& best = *comparison.contenders[comparison.best].plan;
   inputs->request.weights = best.weights;
   inputs->request.schedule = best.schedule;
   inputs->request.microbatches = weight_rule_facts(best.weights).one_update_for_all ? best.microbatches : 0;
-  const int64_t width = output_width(values);
+  return comparison;
+}
+
+void print_compared(const Comparison& comparison, const Inputs& inputs, int64_t width) {
   std::string notes = comparison.advice + "\n";
   for (const Contender& each : comparison.contenders)
     if (!each.plan) notes += each.name + ": " + each.why_not + "\n";
-  return comparison_table(comparison, *inputs).text(width) + "\n" + wrapped(notes, width) + "\n";
+  std::cout << comparison_table(comparison, inputs).text(width) << "\n" << wrapped(notes, width) << "\n";
 }
 
 void add_convergence_option(po::options_description* options) {
@@ -223,13 +227,14 @@ void run_plan(const Arguments& arguments) {
   if (prints_config(values, inputs)) return;
   const Stopwatch stopwatch;
   PlanNotes notes;
-  const std::string rules = choose_weights(values, &inputs);
-  const Plan plan = plan_asked_for(values, inputs, &notes);
+  const std::optional<Comparison> rules = compared_weights(values, &inputs);
+  if (rules) notes = rules->contenders[rules->best].notes;
+  const Plan plan = rules ? *rules->contenders[rules->best].plan : plan_asked_for(values, inputs, &notes);
   const double spent = stopwatch.milliseconds();
-  if (!values["json"].as<bool>()) std::cout << rules;
   if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
+    if (rules) print_compared(*rules, inputs, output_width(values));
     print_plan(plan, inputs, notes, output_width(values));
   }
   if (values.count("output") != 0) {

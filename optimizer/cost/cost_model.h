@@ -187,7 +187,8 @@ struct StagePeriod {
 };
 
 /// What a stage spends on one minibatch, for any number of replicas. Exchange and step come once for a
-/// minibatch of each replica, or less often where the stage runs ahead and must not.
+/// minibatch of each replica, or less often where the stage runs ahead and no minibatch may cross two
+/// updates.
 struct StageTerms {
   double compute_seconds = 0;
   double exchange_seconds = 0;          ///< of gradients; m replicas take (m - 1) / m of it

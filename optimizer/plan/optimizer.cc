@@ -269,9 +269,10 @@ Plan Planning::plan_by_solving() {
 Plan Planning::plan_of_search() {
   widen();
   std::vector<Answer> answers;
+  const bool several = schedule_facts(request_.schedule).several_stages;
   if (drains()) {
     answers = candidates(question_, request_, pinned_, request_.effort < 1);
-    if (question_.recompute == Recompute::kWhereNeeded && question_.memory_bytes > 0) {
+    if (!several && question_.recompute == Recompute::kWhereNeeded && question_.memory_bytes > 0) {
       Question keeping = question_;  // a stage may recompute for a depth that it turns out not to need
       keeping.recompute = Recompute::kNever;
       for (Answer& answer : candidates(keeping, request_, pinned_, request_.effort < 1))
@@ -279,20 +280,6 @@ Plan Planning::plan_of_search() {
     }
   } else if (std::optional<Answer> answer = first_answer()) {
     answers.push_back(std::move(*answer));
-  }
-  // Stages of one rank share its memory as they need it, not evenly: those that fit are among those without a
-  // limit.
-  std::vector<Answer> roomy;
-  if (schedule_facts(request_.schedule).several_stages && question_.memory_bytes > 0) {
-    Question any = question_;
-    any.memory_bytes = 0;
-    for (const Recompute each : {Recompute::kNever, Recompute::kAlways}) {
-      if (question_.recompute != Recompute::kWhereNeeded && question_.recompute != each) continue;
-      any.recompute = each;
-      for (Answer& answer : candidates(any, request_, pinned_, request_.effort < 1))
-        roomy.push_back(std::move(answer));
-    }
-    if (answers.empty()) answers = roomy;
   }
   if (answers.empty() && request_.demands.any()) fail_demands(question_, request_, pinned_, ties_);
   for (Question fewer = question_; answers.empty() && question_.one_in_flight && fewer.devices > 1;) {
@@ -306,15 +293,10 @@ Plan Planning::plan_of_search() {
   const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, answers.front());
   if (bound >= request_.most_seconds) fail();
   std::optional<Plan> best;
-  const auto take = [&](std::optional<Plan> other) {
+  for (const Answer& answer : answers) {
+    std::optional<Plan> other = priced(answer);
+    if (other && several && !fits(*other, topology_)) continue;
     if (other && (!best || seconds(*other) < (1 - kRounding) * seconds(*best))) best = std::move(other);
-  };
-  for (const Answer& answer : answers) take(priced(answer));
-  for (const Answer& answer : roomy) {
-    Pricing any = pricing();
-    any.memory_bytes = 0;
-    std::optional<Plan> plan = priced_plan(plan_of(answer, states_, profile_), any);
-    if (plan && fits(*plan, topology_)) take(std::move(plan));
   }
   if (!best) fail();
   best->predicted->lower_bound_seconds = std::min(seconds(*best), bound);

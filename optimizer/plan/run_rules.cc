@@ -37,7 +37,7 @@ void check_update(const PlanRequest& request, WeightRule weights) {
   update.optimizer.delay_correction = request.delay_correction;
   try {
     check_prediction(update.optimizer, weights);
-    // Where the correction merely has nothing to do, a run leaves it out.
+    // Of other rules prices are the same without a correction, which whoever trains can leave out.
     if (facts_of(weights).in_place) check_delay_correction(update, weights);
   } catch (const PlanError& error) {
     throw InfeasibleError(std::string("--weights: ") + error.what(), error.remedy());
@@ -59,6 +59,17 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
   const bool brief = request.effort < 1;
   const std::vector<int> numbers = thinned(*question.states, brief ? kManyCuts : question.states->size());
   const States some = some_of(*question.states, numbers);
+  // Stages of one rank share its memory as they need it: what fits, its plan says. A search knows an even
+  // share, which is mostly too little for some, or no limit.
+  std::vector<std::pair<int64_t, Recompute>> ways = {
+      {question.memory_bytes / request.stages_per_rank, question.recompute}};
+  if (question.memory_bytes > 0 && question.recompute == Recompute::kWhereNeeded) {
+    ways.emplace_back(ways[0].first, Recompute::kNever);
+    ways.emplace_back(0, Recompute::kNever);
+    ways.emplace_back(0, Recompute::kAlways);
+  } else if (question.memory_bytes > 0) {
+    ways.emplace_back(0, question.recompute);
+  }
   for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
     if (devices < 2) continue;  // stages that share ranks are no neighbours
     Question q = question;
@@ -68,12 +79,15 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
     q.least_stages = 1;
     q.replicated = false;
     q.all_devices = true;
-    q.memory_bytes = question.memory_bytes / request.stages_per_rank;
     // Cut as on one level of equal devices, priced where they stand.
     q.inputs.levels.clear();
     q.inputs.speeds.clear();
     q.inputs.memories.clear();
-    if (std::optional<Answer> answer = search(q)) found.push_back(named_as(numbers, std::move(*answer)));
+    for (const auto& [memory_bytes, recompute] : ways) {
+      q.memory_bytes = memory_bytes;
+      q.recompute = recompute;
+      if (std::optional<Answer> answer = search(q)) found.push_back(named_as(numbers, std::move(*answer)));
+    }
   }
   return found;
 }

@@ -58,6 +58,9 @@ double near_bound(const Question& q) {
   return (crowded ? q.inputs.crowd->compute_factor : 1) * q.inputs.factors.least() + kNearBound;
 }
 
+/// How much of it a stage recomputes, as a number.
+int64_t recomputed(const FoundStage& stage) { return stage.recompute ? 2 + stage.kept_to : 0; }
+
 /// Equal for chains that run alike: devices that no price tells apart may change places.
 std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
   const auto kind_of = [&](int64_t device) {  // the lowest device of the same kind
@@ -70,7 +73,7 @@ std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
   for (const FoundStage& stage : chain.stages) {
     key.push_back(stage.to);
     key.push_back(stage.replicas);
-    key.push_back(stage.recompute ? 2 + stage.kept_to : 0);
+    key.push_back(recomputed(stage));
   }
   if (!q.inputs.devices_differ()) {
     if (q.inputs.placed())
@@ -404,7 +407,7 @@ class Search {
   /// Of chains that are priced once: the same stages on devices that make the same floor.
   uint64_t hash_of_alike(const Chain& chain, const NetworkPace& pace) const {
     uint64_t hash = hash_of(shape_of(chain.stages));
-    for (const FoundStage& stage : chain.stages) hash = mixed(hash, stage.recompute ? 2 + stage.kept_to : 0);
+    for (const FoundStage& stage : chain.stages) hash = mixed(hash, recomputed(stage));
     hash = mixed(hash, std::bit_cast<int64_t>(pace.floor_seconds));
     return mixed(hash, std::bit_cast<int64_t>(pace.likely_seconds));
   }

@@ -38,13 +38,14 @@ bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* c
     while (!plan->stages[s].shares.empty() && bound.back() < kMostInFlight &&
            turns.run_ahead(bound.back()) < later)
       ++bound.back();
+    // Stages of one rank share its memory as they need it, and their depths are the schedule's.
     const int64_t limit =
-        memory_limit_bytes(inputs, memory_bytes, plan->stages[s].ranks) / shape.stages_per_rank;
+        shape.stages_per_rank > 1 ? 0 : memory_limit_bytes(inputs, memory_bytes, plan->stages[s].ranks);
     most.push_back(in_flight_that_fits(cost->loads[s], shape.replicas[s], kMostInFlight, limit, inputs));
     if (most.back() < 1) return false;
     if (cost->deepest > 0) most.back() = std::min(most.back(), cost->deepest);
     if (facts_of(inputs.weights).bounds_crossing) {
-      const int64_t round = round_that_bounds_crossing(turns.cycle_length(), later);
+      const int64_t round = minibatches_of_update(turns.cycle_length(), later, inputs);
       most.back() = std::min(most.back(), turns.depth_that_runs_ahead(round, most.back()));
     }
   }

@@ -26,7 +26,8 @@ void run_by(const RunRules& rules, Plan* plan);
 /// Sets the plan's depths, and the first trained stage's in `cost`, which was made of the plan after
 /// run_by(): those that the simulation wants, as far as memory allows (0: any). False if the schedule needs
 /// more depth than that, or nothing fits. `simulates` false: the usual depths. `aim`, if given: of the
-/// depths; its `seconds` stay 0 where these are not simulated.
+/// depths; its `seconds` stay 0 where these are not simulated. Whether stages that share a rank fit together
+/// is the caller's to see.
 bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* cost, DepthAim* aim = nullptr);
 
 /// What the plans of one question are priced with. Borrows the flow.

@@ -18,9 +18,8 @@ struct NetworkPace {
 
 /// Seconds per minibatch in the long run: of each rank its computing, its updates and its exchanges as if
 /// these were alone on their links; of each link all bytes that pass it, by the pairs of replicas that their
-/// turns join. `rounds`: minibatches
-/// from one update to the next, by stage. `devices` by stage and replica. Of times those of computing and of
-/// the step count; messages have what the links give them.
+/// turns join. `rounds`: minibatches from one update to the next, by stage. `devices` by stage and replica.
+/// Of times those of computing and of the step count; messages have what the links give them.
 NetworkPace network_pace(const LinkTree& tree, const PipelineShape& shape, const std::vector<int64_t>& rounds,
                          const std::vector<StageTimes>& times, const std::vector<StageMessages>& messages,
                          const std::vector<std::vector<int64_t>>& devices);

@@ -25,8 +25,7 @@ struct UpdateState {
 
 /// One stage's rule with its slots. The arithmetic is that of models/device/step_arithmetic.h, in one pass
 /// over the memory of each weight; those of whole weights are runtime/update/muon_step.h and
-/// adafactor_step.h. All tensors of a
-/// step are on one device (runtime/update/device_step.h).
+/// adafactor_step.h. All tensors of a step are on one device (runtime/update/device_step.h).
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
