@@ -22,9 +22,9 @@
 #include "runtime/commands/evaluate_command.h"
 #include "runtime/commands/join_command.h"
 #include "runtime/commands/launch_options.h"
+#include "runtime/commands/report_command.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
-#include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/control/control.h"
 #include "runtime/control/signals.h"
@@ -252,23 +252,6 @@ void run_probe(const std::vector<std::string>& arguments) {
   launch(job, launch_settings);
 }
 
-void report_runs(const std::vector<std::string>& arguments) {
-  // Folders come as plain words; what begins with -- is an option.
-  std::vector<std::string> options;
-  std::vector<std::filesystem::path> folders;
-  for (const std::string& argument : arguments) {
-    if (argument.rfind("-", 0) == 0) {
-      options.push_back(argument);
-    } else {
-      folders.emplace_back(argument);
-    }
-  }
-  parse_options(options, po::options_description(), "pipewright-runtime report RUN_FOLDER ...");
-  if (folders.empty())
-    throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
-  std::cout << run_report(folders);
-}
-
 // LibTorch's libraries take tenths of a second before main() begins: this runs before their initialisers.
 void before_libraries(int argc, char** argv, char**) {
   if (argc > 1 && std::strcmp(argv[1], "launch") == 0) say_when_ended_early("pipewright-runtime");
@@ -303,7 +286,7 @@ int main(int argc, char** argv) {
         {"doctor", "is this machine, are these hosts, ready for a job", run_doctor},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
-        {"report", "finished runs side by side, as a Markdown table", report_runs}},
+        {"report", "finished runs side by side, as a Markdown table", run_report_command}},
        versions},
       argc, argv);
   std::cout.flush();
