@@ -109,28 +109,45 @@ std::vector<LayerEdge> layer_edges(const Profile& profile) {
   return edges;
 }
 
-Table layer_table(const Profile& profile) {
-  Table table = {
-      {"layer", "nodes", "forward", "backward", "output", "saved", "parameters", "share", "spread"}};
+TextTable layer_table(const Profile& profile) {
+  const auto side = TableColumn::Side::kRight;
   const std::vector<LayerCost> layers = layer_costs(profile);
   const bool of_device = has_launch_seconds(layers);
-  if (of_device) table[0].insert(table[0].end(), {"launch", "bound by"});
-  const auto row = [&](const LayerCost& layer) {
-    table.push_back({layer.name, std::to_string(layer.nodes), format_seconds(layer.forward_seconds),
-                     format_seconds(layer.backward_seconds()),
-                     format_bytes(static_cast<double>(layer.output_bytes)),
-                     format_bytes(static_cast<double>(layer.saved_bytes)),
-                     format_bytes(static_cast<double>(layer.parameter_bytes)), percent(layer.share),
-                     percent(layer.spread)});
+  // What says least goes first where lines are too wide.
+  std::vector<TableColumn> columns = {{"layer", TableColumn::Side::kLeft, 0, 12},
+                                      {"nodes", side, 5},
+                                      {"forward", side},
+                                      {"backward", side},
+                                      {"output", side, 1},
+                                      {"saved", side, 3},
+                                      {"parameters", side, 2},
+                                      {"share", side},
+                                      {"spread", side, 4}};
+  if (of_device) {
+    columns.push_back({"launch", side, 2});
+    columns.push_back({"bound by", side});
+  }
+  TextTable table(columns);
+  const auto row = [&](const LayerCost& layer, const std::string& output) {
+    std::vector<std::string> cells = {layer.name,
+                                      std::to_string(layer.nodes),
+                                      format_seconds(layer.forward_seconds),
+                                      format_seconds(layer.backward_seconds()),
+                                      output,
+                                      format_bytes(static_cast<double>(layer.saved_bytes)),
+                                      format_bytes(static_cast<double>(layer.parameter_bytes)),
+                                      percent(layer.share),
+                                      percent(layer.spread)};
     if (of_device) {
-      table.back().push_back(format_seconds(layer.launch_seconds.value_or(0)));
-      table.back().emplace_back(layer.is_launch_bound() ? "launch" : "device");
+      cells.push_back(format_seconds(layer.launch_seconds.value_or(0)));
+      cells.emplace_back(layer.is_launch_bound() ? "launch" : "device");
     }
+    table.add(std::move(cells));
   };
   LayerCost total;
   total.name = "total";
   for (const LayerCost& layer : layers) {
-    row(layer);
+    row(layer, format_bytes(static_cast<double>(layer.output_bytes)));
     if (of_device) total.launch_seconds = total.launch_seconds.value_or(0) + layer.launch_seconds.value_or(0);
     total.nodes += layer.nodes;
     total.forward_seconds += layer.forward_seconds;
@@ -141,8 +158,7 @@ Table layer_table(const Profile& profile) {
     total.share += layer.share;
     total.spread += layer.spread * layer.share;
   }
-  row(total);
-  table.back()[4] = "";  // outputs of layers do not add up to anything
+  row(total, "");  // outputs of layers do not add up to anything
   return table;
 }
 
@@ -212,29 +228,6 @@ std::vector<std::string> headlines(const Profile& profile) {
   return lines;
 }
 
-std::string layer_text(const Profile& profile, int64_t width) {
-  const auto side = TableColumn::Side::kRight;
-  // In the order of layer_table(); what says least goes first where lines are too wide.
-  const std::vector<TableColumn> columns = {{"", TableColumn::Side::kLeft, 0, 12},
-                                            {"", side, 5},
-                                            {"", side},
-                                            {"", side},
-                                            {"", side, 1},
-                                            {"", side, 3},
-                                            {"", side, 2},
-                                            {"", side},
-                                            {"", side, 4},
-                                            {"", side, 2},
-                                            {"", TableColumn::Side::kRight}};
-  const Table rows = layer_table(profile);
-  std::vector<TableColumn> shown;
-  for (size_t i = 0; i < rows[0].size(); ++i) {
-    shown.push_back(columns.at(i));
-    shown.back().head = rows[0][i];
-  }
-  TextTable table(shown);
-  for (size_t i = 1; i < rows.size(); ++i) table.add(rows[i]);
-  return table.text(width);
-}
+std::string layer_text(const Profile& profile, int64_t width) { return layer_table(profile).text(width); }
 
 }  // namespace pipewright

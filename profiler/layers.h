@@ -43,10 +43,9 @@ struct LayerEdge {
 /// One per pair of layers; the bytes of all values between them. Ascending.
 std::vector<LayerEdge> layer_edges(const Profile& profile);
 
-using Table = std::vector<std::vector<std::string>>;
-/// The costs as text, header first; the last row is the total. Of a device also the host's times, and which
+/// The costs as text; the last row is the total. Of a device also the host's times, and which
 /// layers they bound.
-Table layer_table(const Profile& profile);
+TextTable layer_table(const Profile& profile);
 /// One line each, for people: the model and what it was measured on, the whole, how the nodes' sum compares
 /// with it, and of a device the launch-bound layers and its memory.
 std::vector<std::string> headlines(const Profile& profile);

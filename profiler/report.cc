@@ -1,29 +1,17 @@
 #include "profiler/report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <sstream>
 
 #include "graph/error.h"
 #include "graph/units.h"
-#include "graph/xml.h"
+#include "pages/charts.h"
+#include "pages/page.h"
 #include "profiler/layers.h"
 
 namespace pipewright {
 namespace {
-
-constexpr const char* kForwardColour = "#3b76af";
-constexpr const char* kInputColour = "#e8a33d";
-constexpr const char* kWeightColour = "#b5483f";
-
-/// 1, 2 or 5 times a power of ten, so that an axis up to `most` has four to nine steps.
-double nice_step(double most) {
-  const double magnitude = std::pow(10.0, std::floor(std::log10(most / 5)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (most / (factor * magnitude) <= 9) return factor * magnitude;
-  return 10 * magnitude;
-}
 
 std::string fixed(double value) {
   char text[32];
@@ -31,119 +19,66 @@ std::string fixed(double value) {
   return text;
 }
 
-/// Horizontal bars, one per layer: forward, then the two parts of backward.
-std::string chart(const Profile& profile) {
-  const std::vector<LayerCost> layers = layer_costs(profile);
-  size_t longest = 5;
-  double most = 0;
-  for (const auto& layer : layers) {
-    longest = std::max(longest, layer.name.size());
-    most = std::max(most, layer.compute_seconds());
+/// Forward, then the two parts of backward of each layer.
+Svg time_chart(const Profile& profile) {
+  std::vector<Bar> bars;
+  for (const LayerCost& layer : layer_costs(profile)) {
+    Bar bar{
+        layer.name, {}, format_seconds(layer.compute_seconds()) + " (" + fixed(100 * layer.share) + " %)"};
+    for (const auto& [name, seconds] : {std::pair{"forward", layer.forward_seconds},
+                                        std::pair{"backward of inputs", layer.backward_input_seconds},
+                                        std::pair{"backward of weights", layer.backward_weight_seconds}})
+      bar.parts.push_back({seconds, layer.name + ", " + name + ": " + format_seconds(seconds)});
+    bars.push_back(std::move(bar));
   }
-  if (most <= 0) most = 1e-6;
-  // Width of a character of the 12 px face, on average and a little more.
-  const double left = 16 + 7.0 * static_cast<double>(longest), plot = 560, right = 140;
-  const double top = 64, row = 20, bar = 14;
-  const double width = left + plot + right, height = top + row * static_cast<double>(layers.size()) + 16;
-  const double step = nice_step(most);
-
-  std::ostringstream out;
-  out << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << fixed(width) << "\" height=\""
-      << fixed(height) << "\" viewBox=\"0 0 " << fixed(width) << " " << fixed(height)
-      << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" role=\"img\">\n"
-      << "<title>Time per layer of " << xml_escaped(profile.model) << "</title>\n"
-      << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
-  double x = left;
-  for (const auto& [colour, text] :
-       {std::pair{kForwardColour, "forward"}, std::pair{kInputColour, "backward: inputs"},
-        std::pair{kWeightColour, "backward: weights"}}) {
-    out << "<rect x=\"" << fixed(x) << "\" y=\"12\" width=\"12\" height=\"12\" fill=\"" << colour << "\"/>"
-        << "<text x=\"" << fixed(x + 18) << "\" y=\"22\" fill=\"#222222\">" << text << "</text>\n";
-    x += 150;
-  }
-  for (double tick = 0; tick <= most * 1.0001; tick += step) {
-    const double at = left + plot * tick / most;
-    out << "<line x1=\"" << fixed(at) << "\" y1=\"" << fixed(top - 8) << "\" x2=\"" << fixed(at) << "\" y2=\""
-        << fixed(height - 12) << "\" stroke=\"#dddddd\"/>"
-        << "<text x=\"" << fixed(at) << "\" y=\"" << fixed(top - 14)
-        << "\" text-anchor=\"middle\" fill=\"#666666\">"
-        << (tick == 0 ? "0" : xml_escaped(format_seconds(tick))) << "</text>\n";
-  }
-  double y = top;
-  for (const auto& layer : layers) {
-    out << "<g><title>" << xml_escaped(layer.name) << ": forward "
-        << xml_escaped(format_seconds(layer.forward_seconds)) << ", backward inputs "
-        << xml_escaped(format_seconds(layer.backward_input_seconds)) << ", weights "
-        << xml_escaped(format_seconds(layer.backward_weight_seconds)) << "</title>"
-        << "<text x=\"" << fixed(left - 8) << "\" y=\"" << fixed(y + 11)
-        << "\" text-anchor=\"end\" fill=\"#222222\">" << xml_escaped(layer.name) << "</text>";
-    double from = left;
-    for (const auto& [colour, seconds] : {std::pair{kForwardColour, layer.forward_seconds},
-                                          std::pair{kInputColour, layer.backward_input_seconds},
-                                          std::pair{kWeightColour, layer.backward_weight_seconds}}) {
-      const double length = plot * seconds / most;
-      if (length > 0)
-        out << "<rect x=\"" << fixed(from) << "\" y=\"" << fixed(y) << "\" width=\""
-            << fixed(std::max(length, 0.1)) << "\" height=\"" << fixed(bar) << "\" fill=\"" << colour
-            << "\"/>";
-      from += length;
-    }
-    out << "<text x=\"" << fixed(from + 6) << "\" y=\"" << fixed(y + 11) << "\" fill=\"#666666\">"
-        << xml_escaped(format_seconds(layer.compute_seconds())) << " (" << fixed(100 * layer.share)
-        << " %)</text></g>\n";
-    y += row;
-  }
-  out << "</svg>\n";
-  return out.str();
+  return bar_chart("Time per layer of " + profile.model,
+                   {"forward", "backward of inputs", "backward of weights"}, bars,
+                   [](double seconds) { return format_seconds(seconds); });
 }
 
-std::string html(const Profile& profile) {
-  std::ostringstream out;
-  out << "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      << "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>Profile of "
-      << xml_escaped(profile.model) << "</title>\n<style>\n"
-      << "body { font-family: Helvetica, Arial, sans-serif; font-size: 14px; color: #222; background: #fff; "
-         "margin: 2em; }\n"
-      << "h1 { font-size: 20px; } h2 { font-size: 16px; margin-top: 2em; }\n"
-      << "table { border-collapse: collapse; } th, td { padding: 3px 12px; text-align: right; "
-         "font-variant-numeric: tabular-nums; }\n"
-      << "th { border-bottom: 1px solid #888; } th:first-child, td:first-child { text-align: left; }\n"
-      << "tr:last-child td { border-top: 1px solid #888; font-weight: bold; } tbody tr:hover { background: "
-         "#f3f3f3; }\n"
-      << "table.plain td { text-align: left; font-weight: normal; border: none; }\n"
-      << ".scroll { overflow-x: auto; }\n</style>\n</head>\n<body>\n<h1>Profile of "
-      << xml_escaped(profile.model) << "</h1>\n";
-  for (const auto& line : headlines(profile)) out << "<p>" << xml_escaped(line) << "</p>\n";
-  out << "<h2>Time per layer, one minibatch</h2>\n<div class=\"scroll\">\n"
-      << chart(profile) << "</div>\n"
-      << "<h2>Layers</h2>\n<div class=\"scroll\">\n<table>\n";
-  const Table table = layer_table(profile);
-  for (size_t i = 0; i < table.size(); ++i) {
-    const char* cell = i == 0 ? "th" : "td";
-    out << (i == 0 ? "<thead>" : i == 1 ? "<tbody>" : "") << "<tr>";
-    for (const auto& text : table[i]) out << "<" << cell << ">" << xml_escaped(text) << "</" << cell << ">";
-    out << "</tr>" << (i == 0 ? "</thead>" : "") << "\n";
+Svg memory_chart(const Profile& profile) {
+  std::vector<Bar> bars;
+  for (const LayerCost& layer : layer_costs(profile)) {
+    Bar bar{layer.name, {}, ""};
+    for (const auto& [name, bytes] :
+         {std::pair{"parameters", layer.parameter_bytes},
+          std::pair{"saved for the backward", layer.saved_bytes}, std::pair{"output", layer.output_bytes}}) {
+      const auto value = static_cast<double>(bytes);
+      bar.parts.push_back({value, layer.name + ", " + name + ": " + format_bytes(value)});
+    }
+    bars.push_back(std::move(bar));
   }
-  out << "</tbody></table>\n</div>\n<h2>Measured with</h2>\n<table class=\"plain\">\n";
-  for (const auto& [key, value] : profile.provenance)
-    out << "<tr><td>" << xml_escaped(key) << "</td><td>" << xml_escaped(value) << "</td></tr>\n";
-  out << "</table>\n</body>\n</html>\n";
-  return out.str();
+  return bar_chart("Bytes per layer of " + profile.model, {"parameters", "saved for the backward", "output"},
+                   bars, [](double bytes) { return format_bytes(bytes); });
+}
+
+std::string svg(const Profile& profile) { return time_chart(profile).file(); }
+
+std::string html(const Profile& profile) {
+  Page page("Profile of " + profile.model);
+  const std::vector<std::string> lines = headlines(profile);
+  for (const std::string& line : lines) line == lines.front() ? page.lead(line) : page.paragraph(line);
+  page.heading("Time");
+  page.figure(time_chart(profile), "Time per layer, one minibatch");
+  page.heading("Memory");
+  page.figure(memory_chart(profile), "Bytes per layer: a cut behind a layer sends its output");
+  page.heading("Layers");
+  page.table(layer_table(profile), "Layers");
+  page.heading("Measured with");
+  TextTable table({{"what", TableColumn::Side::kLeft}, {"value", TableColumn::Side::kLeft}});
+  for (const auto& [key, value] : profile.provenance) table.add({key, value});
+  page.table(table, "Where the numbers come from");
+  page.heading("Next");
+  page.paragraph("Ask which way to run it is the fastest on your devices:");
+  page.command("pipewright-optimizer compare --profile profile.json --gpus 2 --output plans");
+  return page.html();
 }
 
 std::string markdown(const Profile& profile) {
   std::ostringstream out;
   out << "# Profile of " << profile.model << "\n\n";
   for (const auto& line : headlines(profile)) out << line << "\n\n";
-  const Table table = layer_table(profile);
-  for (size_t i = 0; i < table.size(); ++i) {
-    for (const auto& cell : table[i]) out << "| " << cell << " ";
-    out << "|\n";
-    if (i > 0) continue;
-    for (size_t column = 0; column < table[i].size(); ++column) out << (column == 0 ? "| --- " : "| ---: ");
-    out << "|\n";
-  }
-  out << "\nMeasured with:";
+  out << layer_table(profile).markdown() << "\nMeasured with:";
   for (const auto& [key, value] : profile.provenance)
     out << (&key == &profile.provenance[0].first ? " " : ", ") << key << " " << value;
   out << ".\n";
@@ -181,7 +116,7 @@ struct Format {
   const char* suffix;
   std::string (*write)(const Profile&);
 };
-constexpr Format kFormats[] = {{".html", html}, {".md", markdown}, {".svg", chart}, {".dot", dot}};
+constexpr Format kFormats[] = {{".html", html}, {".md", markdown}, {".svg", svg}, {".dot", dot}};
 
 const Format& format_of(const std::filesystem::path& file) {
   std::string known;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "optimizer/cost/cost_model.h"
+#include "pages/svg.h"
 #include "runtime/schedule/memory.h"
 
 namespace pipewright {
@@ -14,8 +15,8 @@ std::vector<StageBytes> bytes_of(const std::vector<StageLoad>& loads, const Cost
 
 /// "rank,seconds,bytes", a line for each change.
 std::string memory_csv(const std::vector<RankMemory>& ranks, const std::vector<int64_t>& numbers);
-/// Self-contained SVG: a band for each rank, on one scale. `numbers`: of the ranks.
-std::string memory_svg(const std::vector<RankMemory>& ranks, const std::vector<int64_t>& numbers,
-                       double total_seconds, const std::string& title);
+/// A band for each rank, on one scale. `numbers`: of the ranks.
+Svg memory_svg(const std::vector<RankMemory>& ranks, const std::vector<int64_t>& numbers,
+               double total_seconds, const std::string& title);
 
 }  // namespace pipewright

@@ -15,6 +15,7 @@
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/inference_plan.h"
@@ -119,6 +120,22 @@ std::vector<NamedTimeline> beside_run(const std::filesystem::path& folder, const
            window_of(run, {first + before, minibatches})}};
 }
 
+/// --report: with the price that --profile makes.
+void write_page(const po::variables_map& values, Plan plan) {
+  const auto file = values["report"].as<std::string>();
+  check_page_suffix("--report", file);
+  if (values.count("profile") == 0)
+    throw InputError("--report: what a plan takes is priced by its profile", "give --profile FILE, too");
+  const Inputs inputs = inputs_for(values, plan, plan.world_size);
+  plan.predicted = is_for_inference(plan)
+                       ? plan.predicted
+                       : evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  write_text(file, plan_page(plan, inputs,
+                             shape_and_recompute_text(plan) + ": " +
+                                 format_seconds(plan.predicted->minibatch_seconds) +
+                                 " per minibatch, bound by " + plan.predicted->bottleneck));
+}
+
 }  // namespace
 
 void run_show(const Arguments& arguments) {
@@ -130,7 +147,8 @@ void run_show(const Arguments& arguments) {
       ("output", po::value<std::string>(),
        "file.svg: the timeline; with --profile in its times, else in equal slots")  //
       ("run", po::value<std::string>(),
-       "folder of a run: what it did under this plan, below what --profile says; needs --output");
+       "folder of a run: what it did under this plan, below what --profile says; needs --output")(
+          "report", po::value<std::string>(), "file.html: a page; needs --profile; without: none");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer show --plan FILE [--changes FILE] "
                                                  "[--profile FILE] [--run DIR] [--output FILE.svg]");
@@ -138,7 +156,7 @@ void run_show(const Arguments& arguments) {
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);
   if (values.count("changes") != 0) {
-    refuse_with_changes(values, {"output", "run"});
+    refuse_with_changes(values, {"output", "report", "run"});
     const PlanSequence sequence = read_sequence(values, plan);
     for (size_t i = 0; i < sequence.plans.size(); ++i) {
       std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
@@ -148,6 +166,7 @@ void run_show(const Arguments& arguments) {
     }
     return;
   }
+  if (values.count("report") != 0) write_page(values, plan);
   const Simulation slots = show_plan(plan, span, width);
   if (values.count("run") != 0 && (values.count("output") == 0 || values.count("profile") == 0)) {
     throw InputError("--run: what a run did is drawn below what its profile says",
@@ -163,16 +182,17 @@ void run_show(const Arguments& arguments) {
   }
   const std::string title = plan.model + " " + plan.shape_text();
   if (values.count("profile") == 0) {
-    write_text(output, draw_svg(slots, title + ", equal slots"));
+    write_text(output, draw_svg(slots, title + ", equal slots").file());
   } else {
     const PlanCost cost = cost_as_run(plan, inputs_for(values, plan, plan.world_size));
     const auto played = [&](Span minibatches) {
       return simulate(schedule_of(plan), shape_of(plan), cost.times, minibatches, cost.shared);
     };
-    write_text(output,
-               values.count("run") == 0
-                   ? draw_svg(played(span), title)
-                   : draw_svg(beside_run(values["run"].as<std::string>(), plan, span.count, played), title));
+    write_text(
+        output,
+        values.count("run") == 0
+            ? draw_svg(played(span), title).file()
+            : draw_svg(beside_run(values["run"].as<std::string>(), plan, span.count, played), title).file());
   }
 }
 

@@ -46,7 +46,8 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, const P
   const Simulation all = play(generations, inputs);
   const std::string title = plan.model + ", " + std::to_string(sequence.plans.size() - 1) +
                             " changes of the plan, " + std::to_string(minibatches) + " minibatches";
-  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(all, title));
+  if (values.count("output") != 0)
+    write_text(values["output"].as<std::string>(), draw_svg(all, title).file());
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(all));
 }
 
@@ -79,13 +80,15 @@ void write_files(const po::variables_map& values, const Plan& plan, const Span& 
                  const std::vector<RankMemory>& memory) {
   const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
                             std::to_string(span.count) + " minibatches";
-  if (values.count("output") != 0) write_text(values["output"].as<std::string>(), draw_svg(run, title));
+  if (values.count("output") != 0)
+    write_text(values["output"].as<std::string>(), draw_svg(run, title).file());
   if (values.count("memory-over-time") != 0) {
     const auto file = values["memory-over-time"].as<std::string>();
     std::vector<int64_t> numbers;
     for (const SimulatedRank& rank : run.ranks) numbers.push_back(rank.number);
-    write_text(file, suffix_of(file) == ".csv" ? memory_csv(memory, numbers)
-                                               : memory_svg(memory, numbers, run.total_seconds, title));
+    write_text(file, suffix_of(file) == ".csv"
+                         ? memory_csv(memory, numbers)
+                         : memory_svg(memory, numbers, run.total_seconds, title).file());
   }
   if (values.count("trace") != 0) write_text(values["trace"].as<std::string>(), trace_json(run));
 }

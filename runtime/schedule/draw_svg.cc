@@ -2,10 +2,9 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <sstream>
 
 #include "graph/error.h"
-#include "graph/xml.h"
+#include "pages/svg.h"
 #include "runtime/schedule/draw.h"
 
 namespace pipewright {
@@ -14,15 +13,14 @@ namespace {
 struct Style {
   ActionKind kind;
   const char* fill;
-  const char* text;
 };
 // Told apart by lightness too, not by hue alone.
-constexpr std::array<Style, 6> kStyles = {{{ActionKind::kForward, "#3b6fb6", "#ffffff"},
-                                           {ActionKind::kBackward, "#7fc08a", "#12351a"},
-                                           {ActionKind::kBackwardInput, "#7fc08a", "#12351a"},
-                                           {ActionKind::kBackwardWeight, "#b9a7d9", "#2a1a4a"},
-                                           {ActionKind::kUpdate, "#5b3a8c", "#ffffff"},
-                                           {ActionKind::kReduce, "#f2c14e", "#4a3600"}}};
+constexpr std::array<Style, 6> kStyles = {{{ActionKind::kForward, "#3b6fb6"},
+                                           {ActionKind::kBackward, "#7fc08a"},
+                                           {ActionKind::kBackwardInput, "#7fc08a"},
+                                           {ActionKind::kBackwardWeight, "#b9a7d9"},
+                                           {ActionKind::kUpdate, "#5b3a8c"},
+                                           {ActionKind::kReduce, "#f2c14e"}}};
 
 // On ranks with several stages each later one is drawn lighter.
 std::string shade(const std::string& fill, int64_t chunk, int64_t chunks) {
@@ -65,14 +63,6 @@ std::string duration(double seconds) {
   return number(seconds / unit.seconds, 3) + " " + unit.name;
 }
 
-// 1, 2 or 5 times a power of ten, at least `least`.
-double round_step(double least) {
-  const double power = std::pow(10, std::floor(std::log10(least)));
-  for (const double factor : {1.0, 2.0, 5.0})
-    if (factor * power >= least * (1 - 1e-9)) return factor * power;
-  return 10 * power;
-}
-
 class Drawing {
  public:
   /// Several timelines of the same ranks, one below the other. A name of "" takes no line.
@@ -96,30 +86,26 @@ class Drawing {
     scale_ = total_ > 0 ? chart_width_ / total_ : 0;
   }
 
-  std::string draw(const std::string& title) {
+  Svg draw(const std::string& title) {
     double lanes = 0;
     for (const NamedTimeline& each : timelines_) lanes += panel_height(each);
     const double width = 2 * kMargin + label_width_ + chart_width_;
     const double height = 2 * kMargin + kTitleHeight + kLegendHeight + lanes + kAxisHeight;
-    out_ << "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" << number(width, 0) << "\" height=\""
-         << number(height, 0) << "\" viewBox=\"0 0 " << number(width, 0) << " " << number(height, 0)
-         << "\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\">\n"
-         << "<title>" << xml_escaped(title) << "</title>\n"
-         << "<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n";
-    text(kMargin, kMargin + 16, title, "font-size=\"16\" font-weight=\"bold\" fill=\"#1a1a1a\"");
+    Svg svg(width, height, title);
+    svg_ = &svg;
+    svg.text(kMargin, kMargin + 16, title, "head");
     legend(kMargin + kTitleHeight);
     axis(lanes);
     for (const NamedTimeline& each : timelines_) {
       if (!each.name.empty()) {
-        text(kMargin, y(0) + kNameHeight - 8, each.name, "font-weight=\"bold\" fill=\"#1a1a1a\"");
+        svg.text(kMargin, y(0) + kNameHeight - 8, each.name, "head");
         top_ += kNameHeight;
       }
       for (size_t rank = 0; rank < labels_.size(); ++rank) lane(rank);
       for (const SimulatedAction& action : each.timeline.actions) bar(action);
       top_ += kLanePitch * static_cast<double>(labels_.size());
     }
-    out_ << "</svg>\n";
-    return out_.str();
+    return svg;
   }
 
  private:
@@ -134,20 +120,6 @@ class Drawing {
       for (const SimulatedAction& action : each.timeline.actions) function(action);
   }
 
-  void text(double left, double base, const std::string& what, const std::string& attributes) {
-    out_ << "<text x=\"" << number(left) << "\" y=\"" << number(base) << "\" " << attributes << ">"
-         << xml_escaped(what) << "</text>\n";
-  }
-  void rectangle(double left, double top, double width, double height, const std::string& fill,
-                 const std::string& tip = "") {
-    out_ << "<rect x=\"" << number(left) << "\" y=\"" << number(top) << "\" width=\"" << number(width)
-         << "\" height=\"" << number(height) << "\" fill=\"" << fill << "\"";
-    if (tip.empty())
-      out_ << "/>\n";
-    else
-      out_ << "><title>" << xml_escaped(tip) << "</title></rect>\n";
-  }
-
   bool shown(ActionKind kind) const {
     bool any = false;
     for_each_action([&](const SimulatedAction& a) {
@@ -158,10 +130,13 @@ class Drawing {
 
   void legend(double top) {
     double left = kMargin;
+    const auto next = [&](const std::string& name) {
+      svg_->text(left + 19, top + 11, name);
+      left += 19 + text_width(name) + 18;
+    };
     const auto entry = [&](const std::string& name, const std::string& fill, double box_height) {
-      rectangle(left, top + 12 - box_height, 14, box_height, fill);
-      text(left + 19, top + 11, name, "fill=\"#333333\"");
-      left += 19 + 6.6 * static_cast<double>(name.size()) + 18;
+      svg_->coloured(left, top + 12 - box_height, 14, box_height, fill);
+      next(name);
     };
     for (const Style& style : kStyles)
       if (shown(style.kind)) entry(words_of(style.kind).category, style.fill, 12);
@@ -171,7 +146,8 @@ class Drawing {
       entry("stage " + std::to_string(chunk + 1) + " of a rank", shade(kStyles[0].fill, chunk, chunks), 12);
     if (shown(ActionKind::kSendActivation)) entry("sending activations", kSendActivation, kLinkHeight);
     if (shown(ActionKind::kSendGradient)) entry("sending gradients", kSendGradient, kLinkHeight);
-    entry("idle", "#e9ecef", 12);
+    svg_->area(left, top, 14, 12, "lane");
+    next("idle");
   }
 
   void axis(double lanes) {
@@ -184,16 +160,14 @@ class Drawing {
     for (int64_t tick = 0; static_cast<double>(tick) * step <= total / unit.seconds * (1 + 1e-9); ++tick) {
       const double value = static_cast<double>(tick) * step;
       const double left = x(value * unit.seconds);
-      out_ << "<line x1=\"" << number(left) << "\" y1=\"" << number(y(0) - 4) << "\" x2=\"" << number(left)
-           << "\" y2=\"" << number(bottom) << "\" stroke=\"#c9ced4\" stroke-width=\"1\"/>\n";
-      text(left, bottom + 15, number(value, decimals) + " " + unit.name,
-           "text-anchor=\"middle\" font-size=\"11\" fill=\"#555555\"");
+      svg_->line(left, y(0) - 4, left, bottom);
+      svg_->text(left, bottom + 15, number(value, decimals) + " " + unit.name, "muted", Svg::Anchor::kMiddle);
     }
   }
 
   void lane(size_t rank) {
-    text(kMargin, y(rank) + kLaneHeight / 2 + 4, labels_[rank], "fill=\"#1a1a1a\" xml:space=\"preserve\"");
-    rectangle(x(0), y(rank), chart_width_, kLaneHeight, "#e9ecef");
+    svg_->text(kMargin, y(rank) + kLaneHeight / 2 + 4, labels_[rank], "ink names");
+    svg_->area(x(0), y(rank), chart_width_, kLaneHeight, "lane");
   }
 
   void bar(const SimulatedAction& a) {
@@ -204,8 +178,8 @@ class Drawing {
                             duration(a.begin_seconds) + " for " + duration(seconds);
     if (a.action.kind == ActionKind::kSendActivation || a.action.kind == ActionKind::kSendGradient) {
       const bool gradient = a.action.kind == ActionKind::kSendGradient;
-      rectangle(left, y(a.rank) + kLaneHeight + (gradient ? kLinkHeight : 0) + 1, width, kLinkHeight - 1,
-                gradient ? kSendGradient : kSendActivation, tip);
+      svg_->coloured(left, y(a.rank) + kLaneHeight + (gradient ? kLinkHeight : 0) + 1, width, kLinkHeight - 1,
+                     gradient ? kSendGradient : kSendActivation, tip);
       return;
     }
     for (const Style& style : kStyles) {
@@ -213,13 +187,11 @@ class Drawing {
       // A hair's breadth between neighbours.
       const Placement& at = ranks()[static_cast<size_t>(a.rank)].placement;
       const int64_t chunk = at.stages > 1 ? (a.action.stage - at.stage) / at.apart : 0;
-      rectangle(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight,
-                shade(style.fill, chunk, at.stages), tip);
+      const std::string fill = shade(style.fill, chunk, at.stages);
+      svg_->coloured(left, y(a.rank), std::max(width - 0.75, width / 2), kLaneHeight, fill, tip);
       const std::string index = std::to_string(a.action.index);
       if (width >= 7.0 * static_cast<double>(index.size()) + 3)
-        text(left + width / 2, y(a.rank) + kLaneHeight / 2 + 4, index,
-             std::string("text-anchor=\"middle\" pointer-events=\"none\" fill=\"") +
-                 (2 * chunk > at.stages - 1 ? "#1a1a1a" : style.text) + "\"");
+        svg_->text_on(fill, left + width / 2, y(a.rank) + kLaneHeight / 2 + 4, index);
     }
   }
 
@@ -230,16 +202,16 @@ class Drawing {
   double top_ = kMargin + kTitleHeight + kLegendHeight;  // of the timeline that is drawn
   std::vector<std::string> labels_;
   double label_width_ = 0, chart_width_ = 0, scale_ = 0;
-  std::ostringstream out_;
+  Svg* svg_ = nullptr;  // while drawing
 };
 
 }  // namespace
 
-std::string draw_svg(const Simulation& simulation, const std::string& title) {
+Svg draw_svg(const Simulation& simulation, const std::string& title) {
   return draw_svg({{"", simulation}}, title);
 }
 
-std::string draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& title) {
+Svg draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& title) {
   PW_CHECK(!timelines.empty(), "no timeline");
   for (const NamedTimeline& each : timelines)
     PW_CHECK_EQ(each.timeline.ranks.size(), timelines.front().timeline.ranks.size());

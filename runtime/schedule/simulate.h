@@ -110,6 +110,7 @@ struct SimulatedAction {
   Action action;
   double begin_seconds = 0;
   double end_seconds = 0;
+  double samples_wait_seconds = 0;  ///< of it; of real runs (timeline_of_trace())
 };
 
 struct SimulatedRank {

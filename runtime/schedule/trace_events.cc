@@ -23,6 +23,13 @@ std::string metadata(const char* what, int64_t process, int64_t thread, const st
   return event.str();
 }
 
+std::string arguments_of(const std::vector<std::pair<std::string, int64_t>>& values) {
+  std::string text;
+  for (const auto& [name, value] : values)
+    text += (text.empty() ? "" : ",") + json_quoted(name) + ":" + std::to_string(value);
+  return R"(,"args":{)" + text + "}";
+}
+
 std::string microseconds(double seconds) {
   char text[64];
   std::snprintf(text, sizeof text, "%.3f", seconds * 1e6);
@@ -50,17 +57,16 @@ void TraceWriter::add(const TraceSpan& span) {
   event << R"({"ph":"X","name":)" << json_quoted(span.name) << R"(,"cat":)" << json_quoted(span.category)
         << R"(,"pid":)" << span.process << R"(,"tid":)" << span.thread << R"(,"ts":)"
         << microseconds(span.begin_seconds) << R"(,"dur":)" << microseconds(span.duration_seconds);
-  if (!span.arguments.empty()) {
-    event << R"(,"args":{)";
-    const char* comma = "";
-    for (const auto& [name, value] : span.arguments) {
-      event << comma << json_quoted(name) << ":" << value;
-      comma = ",";
-    }
-    event << "}";
-  }
+  if (!span.arguments.empty()) event << arguments_of(span.arguments);
   event << "}";
   events_.push_back(event.str());
+}
+
+void TraceWriter::add_counter(int64_t process, const std::string& name, double seconds,
+                              const std::vector<std::pair<std::string, int64_t>>& values) {
+  PW_CHECK(std::isfinite(seconds), name << " at " << seconds << " s");
+  events_.push_back(R"({"ph":"C","name":)" + json_quoted(name) + R"(,"pid":)" + std::to_string(process) +
+                    R"(,"ts":)" + microseconds(seconds) + arguments_of(values) + "}");
 }
 
 void TraceWriter::append(const std::string& json) {

@@ -29,6 +29,10 @@ class TraceWriter {
   void name_thread(int64_t process, int64_t thread, const std::string& name);
   /// CheckError if a time is not finite or the duration is negative.
   void add(const TraceSpan& span);
+  /// Quantities of the process from `seconds` on, drawn one above the other. CheckError if the time is not
+  /// finite.
+  void add_counter(int64_t process, const std::string& name, double seconds,
+                   const std::vector<std::pair<std::string, int64_t>>& values);
   /// All events of another writer's document (of another rank, say). InputError if it is none.
   void append(const std::string& json);
 

@@ -62,6 +62,11 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
       const auto actions = parse_actions(name);
       if (actions.size() != 1) continue;
       action.action = actions.front();
+      if (event.has("args")) {
+        JsonReader arguments = event.object("args");
+        if (arguments.has(kSamplesWait))
+          action.samples_wait_seconds = arguments.number(kSamplesWait, 0, kMost) / 1e6;
+      }
     } catch (const InputError&) {
       continue;
     }
@@ -79,6 +84,39 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
     return std::pair(a.begin_seconds, a.rank) < std::pair(b.begin_seconds, b.rank);
   });
   return timeline;
+}
+
+std::vector<TracedMemory> memory_of_trace(const std::string& json) {
+  constexpr double kMost = 1e15;  // microseconds
+  const Json document = parse_json(json, "trace.json");
+  std::map<int64_t, TracedMemory> ranks;
+  double begin = std::numeric_limits<double>::infinity();
+  for (JsonReader event : JsonReader(document, "trace.json").objects("traceEvents")) {
+    const std::string kind = event.string("ph");
+    if (kind != "X" && kind != "C") continue;
+    const double seconds = event.number("ts", -kMost, kMost) / 1e6;
+    if (kind == "X") begin = std::min(begin, seconds);
+    if (kind != "C" || event.string("name") != kMemoryCounter) continue;
+    const int64_t rank = event.integer("pid", 0, std::numeric_limits<int64_t>::max());
+    TracedMemory& memory = ranks[rank];
+    memory.rank = rank;
+    const Json& values = event.raw("args");
+    JsonReader bytes = event.object("args");
+    if (memory.purposes.empty()) {
+      for (const auto& [purpose, value] : values.items()) memory.purposes.push_back(purpose);
+      memory.bytes.resize(memory.purposes.size());
+    }
+    memory.seconds.push_back(seconds);
+    for (size_t i = 0; i < memory.purposes.size(); ++i)
+      memory.bytes[i].push_back(bytes.integer(memory.purposes[i], std::numeric_limits<int64_t>::min(),
+                                              std::numeric_limits<int64_t>::max()));
+  }
+  std::vector<TracedMemory> all;
+  for (auto& [number, memory] : ranks) {
+    for (double& seconds : memory.seconds) seconds -= begin;
+    all.push_back(std::move(memory));
+  }
+  return all;
 }
 
 Simulation window_of(const Simulation& timeline, Span minibatches) {

@@ -1,6 +1,7 @@
 #include "runtime/train/observers.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <thread>
 
@@ -20,6 +21,10 @@ double cpu_seconds() {
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
+
+// In the order of MemoryPurpose.
+constexpr const char* kPurposeNames[kMemoryPurposes] = {"other",     "weights",     "versions", "gradients",
+                                                        "optimizer", "activations", "messages"};
 
 bool computes(ActionKind kind) {
   return kind == ActionKind::kForward || kind == ActionKind::kBackward ||
@@ -156,8 +161,19 @@ void CoreObserver::after(const Action&, Clock::time_point, Clock::time_point end
 void TraceObserver::after(const Action& action, Clock::time_point begin, Clock::time_point end) {
   if (!is_of_round(action.kind)) within_ = action.index < settings_.end;
   if (!within_) return;
-  trace_.add(trace_span(settings_.rank, action, seconds(begin - settings_.started),
-                        seconds(end - settings_.started)));
+  TraceSpan span = trace_span(settings_.rank, action, seconds(begin - settings_.started),
+                              seconds(end - settings_.started));
+  if (action.kind == ActionKind::kForward && settings_.times.waited_seconds() > 0) {
+    span.arguments.emplace_back(kSamplesWait,
+                                static_cast<int64_t>(std::llround(settings_.times.waited_seconds() * 1e6)));
+  }
+  trace_.add(span);
+  // Messages are on their way, what they are made of is counted where it is made.
+  if (is_of_message(action.kind)) return;
+  std::vector<std::pair<std::string, int64_t>> purposes;
+  const MemoryMeter::ByPurpose bytes = settings_.memory.live_bytes_by_purpose();
+  for (size_t i = 0; i < bytes.size(); ++i) purposes.emplace_back(kPurposeNames[i], bytes[i]);
+  trace_.add_counter(settings_.rank, kMemoryCounter, seconds(end - settings_.started), purposes);
 }
 
 void Disturber::before(const Action& action) {

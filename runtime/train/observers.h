@@ -9,6 +9,7 @@
 
 #include "graph/summary.h"
 #include "interference/core_features.h"
+#include "models/memory/memory_meter.h"
 #include "runtime/launch/message_delays.h"
 #include "runtime/monitor/core_sample.h"
 #include "runtime/monitor/message_log.h"
@@ -131,13 +132,16 @@ class CoreObserver : public ActionObserver {
   Clock::time_point read_ = Clock::now();
 };
 
-/// The first minibatches of the run as spans of trace.json.
+/// The first minibatches of the run as spans of trace.json, and the rank's tensors by purpose as counters.
+/// Comes behind `times`.
 class TraceObserver : public ActionObserver {
  public:
   struct Settings {
     int64_t rank = 0;
     int64_t end = 0;  ///< minibatches before this one
     Clock::time_point started;
+    const TimesObserver& times;
+    const MemoryMeter& memory;
   };
   TraceObserver(Settings settings, TraceWriter& trace) : settings_(settings), trace_(trace) {}
   void after(const Action& action, Clock::time_point begin, Clock::time_point end) override;

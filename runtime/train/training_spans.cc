@@ -40,7 +40,7 @@ void Training::add_observers(WorkerHooks& hooks, const std::shared_ptr<TimesObse
   // Of each plan the first ones that it trains here.
   const int64_t begin = std::max(data_.first_minibatch(), job_.first_minibatch_of(generation_->number()));
   add(std::make_shared<TraceObserver>(
-      TraceObserver::Settings{rank, begin + job_.run.trace_minibatches, started_}, trace_));
+      TraceObserver::Settings{rank, begin + job_.run.trace_minibatches, started_, *times, memory_}, trace_));
   // The host does not wait for what a GPU sends another: when such a message is there nobody knows.
   if (session_.transport() && job_.device.is_cpu()) {
     add(std::make_shared<MessageObserver>(MessageObserver::Settings{

@@ -355,7 +355,7 @@ TEST_CASE("on a device it is measured when its times have settled, or it is said
 
 TEST_CASE("layers whose launches take longer than their work are said to be launch-bound") {
   const Model model = build_model("mlp:layers=2,width=8", 4);
-  const auto lines = [&](double seconds, Table& table) {
+  const auto lines = [&](double seconds, TextTable& table) {
     const FakeClock clock([&](const std::string&) { return seconds; });
     const Profile profile = profile_on(fake_device(), model);
     table = layer_table(profile);
@@ -363,10 +363,10 @@ TEST_CASE("layers whose launches take longer than their work are said to be laun
     for (const std::string& line : headlines(profile)) text += line + "\n";
     return text;
   };
-  Table table;
+  TextTable table({});
   CHECK_THAT(lines(10, table), Contains("launch-bound: 0 of "));
-  CHECK(table[0].back() == "bound by");
-  CHECK(table[1].back() == "device");
+  CHECK(table.columns().back().head == "bound by");
+  CHECK(table.rows()[0].back() == "device");
   CHECK_THAT(lines(1e-12, table), Contains("launch-bound: ") && Contains(", 100.0 % of the nodes' time"));
   for (size_t row = 1; row < table.size(); ++row) CHECK(table[row].back() == "launch");
   CHECK_THAT(lines(10, table), Contains("the device's allocator gave out at most "));

@@ -116,7 +116,7 @@ TEST_CASE("an unknown suffix is an error that names the known ones") {
 
 TEST_CASE("of a device the table says which layers the host's launches bound") {
   Profile profile = sample();
-  CHECK(layer_table(profile)[0].back() == "spread");
+  CHECK(layer_table(profile).columns().back().head == "spread");
   for (ProfiledNode& one : profile.nodes) one.forward_launch_seconds = one.backward_launch_seconds = 0.0015;
   profile.whole.allocated_bytes = 5 << 20;
   const auto layers = layer_costs(profile);
@@ -124,12 +124,12 @@ TEST_CASE("of a device the table says which layers the host's launches bound") {
   CHECK(layers[0].is_launch_bound());        // 3 ms to launch 1 ms
   CHECK_FALSE(layers[1].is_launch_bound());  // 6 ms for 7 ms
   CHECK(layers[2].is_launch_bound());
-  const Table table = layer_table(profile);
-  CHECK(table[0][9] == "launch");
-  CHECK(table[1][9] == "3 ms");
-  CHECK(table[1][10] == "launch");
-  CHECK(table[2][10] == "device");
-  CHECK(table[4][9] == "12 ms");
+  const TextTable table = layer_table(profile);
+  CHECK(table.columns()[9].head == "launch");
+  CHECK(table.rows()[0][9] == "3 ms");
+  CHECK(table.rows()[0][10] == "launch");
+  CHECK(table.rows()[1][10] == "device");
+  CHECK(table.rows()[3][9] == "12 ms");
   const auto lines = headlines(profile);
   REQUIRE(lines.size() == 5);
   CHECK(lines[3] == "launch-bound: 2 of 3 layers, 30.0 % of the nodes' time");
@@ -141,7 +141,7 @@ TEST_CASE("of a device the table says which layers the host's launches bound") {
 }
 
 TEST_CASE("the table fits the lines it is read on, and names what it leaves out") {
-  CHECK(layer_table(sample()).back()[0] == "total");
+  CHECK(layer_table(sample()).rows().back()[0] == "total");
   for (const int64_t width : {45, 60, 80, 100}) {
     std::istringstream lines(layer_text(sample(), width));
     for (std::string line; std::getline(lines, line);) {

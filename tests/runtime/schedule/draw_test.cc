@@ -200,7 +200,7 @@ Simulation with_links() {
 }
 
 TEST_CASE("SVG: well-formed, one bar an action that takes time, self-contained") {
-  const std::string svg = draw_svg(with_links(), "2-1 <\"a\" & b>\x01");
+  const std::string svg = draw_svg(with_links(), "2-1 <\"a\" & b>\x01").file();
   boost::property_tree::ptree tree;
   std::istringstream in(svg);
   REQUIRE_NOTHROW(boost::property_tree::read_xml(in, tree));
@@ -219,7 +219,7 @@ TEST_CASE("SVG: well-formed, one bar an action that takes time, self-contained")
   CHECK(svg.find("rank 2  stage 1 replica 0") != std::string::npos);
   CHECK(svg.find("href") == std::string::npos);
   CHECK(svg.find("nan") == std::string::npos);
-  const std::string empty = draw_svg(simulate("1f1b", {{1}, {1}}, {unit(0)}, 0), "nothing");
+  const std::string empty = draw_svg(simulate("1f1b", {{1}, {1}}, {unit(0)}, 0), "nothing").file();
   std::istringstream empty_in(empty);
   CHECK_NOTHROW(boost::property_tree::read_xml(empty_in, tree));
   CHECK(empty.find("nan") == std::string::npos);
@@ -286,7 +286,7 @@ TEST_CASE(
     expected += std::max(0.0, std::min(a.end_seconds, end) - std::max(a.begin_seconds, begin));
   CHECK(busy == Approx(expected));
 
-  const std::string svg = draw_svg({{"predicted", window}, {"measured", whole}}, "both");
+  const std::string svg = draw_svg({{"predicted", window}, {"measured", whole}}, "both").file();
   boost::property_tree::ptree tree;
   std::istringstream in(svg);
   REQUIRE_NOTHROW(boost::property_tree::read_xml(in, tree));

@@ -195,7 +195,7 @@ TEST_CASE("ranks are called what the plan calls them: text, SVG, trace, messages
     };
     CAPTURE(round);
     check_labels(draw_text(run, 1));
-    check_labels(draw_svg(run, "ranks"));
+    check_labels(draw_svg(run, "ranks").file());
     const std::string trace = trace_json(run);
     check_labels(trace);
     // A forward of minibatch k at stage 0 stands under the rank that the plan gives it to.

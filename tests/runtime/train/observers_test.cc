@@ -258,7 +258,11 @@ TEST_CASE("observers: a trace has the first minibatches of the run, with the rou
     const int64_t end = rank.span.first + static_cast<int64_t>(seed % 8);
     const auto started = Clock::now();
     TraceWriter trace;
-    TraceObserver observer({.rank = 5, .end = end, .started = started}, trace);
+    MeasuredTimes measured;
+    TimesObserver times(0, measured);
+    const MemoryMeter memory;
+    TraceObserver observer({.rank = 5, .end = end, .started = started, .times = times, .memory = memory},
+                           trace);
     std::vector<std::string> expected;
     bool within = true;
     for (size_t i = 0; i < rank.actions.size(); ++i) {
@@ -275,13 +279,20 @@ TEST_CASE("observers: a trace has the first minibatches of the run, with the rou
     left_out += rank.actions.size() - expected.size();
     std::vector<std::string> traced;
     const Json document = parse_json(trace.json(), "trace");
+    size_t counters = 0;
     for (const Json& event : document.at("traceEvents")) {
+      counters += event.at("ph") == "C";
+      if (event.at("ph") == "C") continue;
       const int64_t milliseconds = std::llround(event.at("ts").get<double>() / 1000);
       traced.push_back(event.at("name").get<std::string>() + " at " + std::to_string(milliseconds));
       CHECK(event.at("pid") == 5);
       CHECK(event.at("dur").get<double>() == Approx(4000));
     }
     CHECK(traced == expected);
+    CHECK(counters ==
+          static_cast<size_t>(std::count_if(expected.begin(), expected.end(), [](const std::string& text) {
+            return !is_of_message(parse_actions(text.substr(0, text.find(' '))).front().kind);
+          })));
   }
   CHECK(left_out > 1000);
   CHECK(rounds > 100);

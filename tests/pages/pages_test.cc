@@ -1,0 +1,195 @@
+// Drawings and pages as text: what they say, that they are well-formed, and what a chart leaves out.
+#include <boost/property_tree/xml_parser.hpp>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <regex>
+#include <sstream>
+
+#include "graph/units.h"
+#include "pages/charts.h"
+#include "pages/page.h"
+#include "pages/stages.h"
+
+namespace pipewright {
+namespace {
+
+using Tree = boost::property_tree::ptree;
+
+Tree tree_of(const std::string& xml) {
+  std::istringstream in(xml);
+  Tree tree;
+  REQUIRE_NOTHROW(boost::property_tree::read_xml(in, tree));
+  return tree;
+}
+
+/// The y of all points of the only path of a look, in pixels; y goes down.
+std::vector<double> heights(const Svg& svg, const std::string& look) {
+  std::vector<double> all;
+  const Tree tree = tree_of(svg.file());
+  for (const auto& [name, node] : tree.get_child("svg")) {
+    if (name != "path" || node.get<std::string>("<xmlattr>.class") != look) continue;
+    const auto data = node.get<std::string>("<xmlattr>.d");
+    // The legend's sign is a path of the look, too.
+    if (data.find("h13") != std::string::npos) continue;
+    const std::regex point("[ML]-?[0-9.]+ (-?[0-9.]+)");
+    for (std::sregex_iterator at(data.begin(), data.end(), point), end; at != end; ++at)
+      all.push_back(std::stod((*at)[1]));
+  }
+  return all;
+}
+
+Curve noise(size_t count, uint32_t seed) {
+  Curve curve{"noise", {}};
+  std::mt19937 random(seed);
+  for (size_t i = 0; i < count; ++i)
+    curve.points.emplace_back(static_cast<double>(i), 1 + static_cast<double>(random() % 1000) / 1000);
+  return curve;
+}
+
+}  // namespace
+
+TEST_CASE("a drawing escapes what it is given, as a file and in a page") {
+  Svg svg(100, 50, "a <b> & \"c\"");
+  svg.area(0, 0, 10, 10, "c0", "tip <1>");
+  svg.text(0, 20, "1 < 2 & 3");
+  svg.text_on("#ffffff", 5, 5, "dark");
+  svg.text_on("#1f2c3a", 5, 5, "light");
+  const Tree tree = tree_of(svg.file());
+  CHECK(tree.get<std::string>("svg.title") == "a <b> & \"c\"");
+  CHECK(tree.get_child("svg.text").data() == "1 < 2 & 3");
+  const std::string text = svg.element();
+  CHECK(text.find("<title>tip &lt;1&gt;</title>") != std::string::npos);
+  CHECK(text.find("fill=\"#000000\" text-anchor=\"middle\" pointer-events=\"none\" x=\"5\" y=\"5\">dark") !=
+        std::string::npos);
+  CHECK(text.find("fill=\"#ffffff\" text-anchor=\"middle\" pointer-events=\"none\" x=\"5\" y=\"5\">light") !=
+        std::string::npos);
+  CHECK(text.find("<style>") == std::string::npos);  // the page has it, light and dark
+  CHECK(svg.file().find("var(") == std::string::npos);
+}
+
+TEST_CASE("numbers of drawings are short, and steps of axes are 1, 2 or 5 times a power of ten") {
+  CHECK(svg_number(12) == "12");
+  CHECK(svg_number(12.34) == "12.3");
+  CHECK(svg_number(-0.01) == "0");
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const double least = std::exp(static_cast<double>(random() % 4000) / 100 - 20);
+    const double step = round_step(least);
+    CHECK(step >= least * (1 - 1e-9));
+    CHECK(step <= 2.5 * least * (1 + 1e-9));
+    const double digit = step / std::pow(10, std::floor(std::log10(step) + 1e-9));
+    CHECK((std::fabs(digit - 1) < 1e-6 || std::fabs(digit - 2) < 1e-6 || std::fabs(digit - 5) < 1e-6));
+  }
+}
+
+TEST_CASE("a page says everything that it is given, escaped, and loads nothing") {
+  TextTable table({{"name", TableColumn::Side::kLeft}, {"value"}});
+  table.add({"<a>", "1 & 2"});
+  Page page("Title <of> it");
+  page.lead("lead & more");
+  page.heading("head <1>");
+  page.table(table, "caption \"c\"");
+  page.list({"one", "<two>"});
+  page.command("a --b <c>");
+  page.figure(Svg(10, 10, "drawing"), "figure");
+  page.moving("<div id=\"x\" hidden></div>", "document.getElementById('x').hidden = false;");
+  const std::string html = page.html();
+  for (const char* part :
+       {"<title>Title &lt;of&gt; it</title>", "lead &amp; more", "head &lt;1&gt;", "&lt;a&gt;", "1 &amp; 2",
+        "caption &quot;c&quot;", "&lt;two&gt;", "a --b &lt;c&gt;", "prefers-color-scheme:dark", "lang=\"en\"",
+        "<th scope=\"row\" class=\"left\">", "document.getElementById('x')"}) {
+    INFO(part);
+    CHECK(html.find(part) != std::string::npos);
+  }
+  for (const char* loads : {"http://", "https://", "src=", "url(", "@import"}) {
+    INFO(loads);
+    CHECK(html.find(loads) == std::string::npos);
+  }
+}
+
+TEST_CASE("a long curve keeps its extremes, and its file stays small") {
+  for (const uint32_t seed : {1u, 2u, 3u}) {
+    Curve curve = noise(100000, seed);
+    curve.points[31337].second = 9;
+    curve.points[77777].second = -3;
+    const LineChart chart{"long", "x", "y", {curve}};
+    const Svg svg = line_chart(chart);
+    CHECK(svg.file().size() < 100000);
+    const std::vector<double> ys = heights(svg, "l0");
+    const Svg few = line_chart({"few", "x", "y", {{"few", {{0, -3}, {1, 9}}}}});
+    const std::vector<double> ends = heights(few, "l0");
+    REQUIRE(ends.size() == 2);
+    CHECK(*std::min_element(ys.begin(), ys.end()) == Approx(std::min(ends[0], ends[1])));
+    CHECK(*std::max_element(ys.begin(), ys.end()) == Approx(std::max(ends[0], ends[1])));
+  }
+}
+
+TEST_CASE("what is not finite is a gap, and charts of nothing are drawn") {
+  const Svg gaps = line_chart({"gaps", "x", "y", {{"g", {{0, 1}, {1, std::nan("")}, {2, 3}}}}});
+  CHECK(gaps.file().find("nan") == std::string::npos);
+  CHECK(heights(gaps, "l0").size() == 2);
+  for (const Svg& svg :
+       {line_chart({"none", "x", "y", {}}), line_chart({"one", "x", "y", {{"a", {{3, 4}}}}}),
+        bar_chart("none", {"a"}, {}, [](double value) { return format_seconds(value); }),
+        bar_chart("zero", {"a"}, {{"x", {{0, ""}}, ""}}, [](double value) { return format_seconds(value); }),
+        stacked_chart({"none", "x", {"a"}, {}, {{}}})}) {
+    const std::string text = svg.file();
+    CHECK(text.find("nan") == std::string::npos);
+    CHECK(text.find("inf") == std::string::npos);
+    tree_of(text);
+  }
+}
+
+TEST_CASE("a logarithmic axis has its decades, and equal factors are equally far apart") {
+  LineChart chart{"log", "x", "y", {{"a", {{1, 1}, {10, 10}, {100, 100}}}}};
+  chart.x_logarithmic = chart.y_logarithmic = true;
+  const std::vector<double> ys = heights(line_chart(chart), "l0");
+  REQUIRE(ys.size() == 3);
+  CHECK(ys[0] - ys[1] == Approx(ys[1] - ys[2]).margin(0.2));
+}
+
+TEST_CASE("bars show each part with its tip, stacks the most there was") {
+  const Svg bars = bar_chart("bars", {"a", "b"}, {{"one", {{1, "tip a"}, {2, "tip b"}}, "note"}},
+                             [](double value) { return format_seconds(value); });
+  for (const char* part : {"tip a", "tip b", "note", "one"})
+    CHECK(bars.file().find(part) != std::string::npos);
+  StackedChart chart{"stack", "time", {"a", "b"}, {}, {{}, {}}};
+  for (int i = 0; i < 5000; ++i) {
+    chart.x.push_back(i);
+    chart.values[0].push_back(i == 2500 ? 1000 : 10);
+    chart.values[1].push_back(5);
+  }
+  chart.limits = {{1200, "limit"}};
+  chart.say_y = [](double value) { return std::to_string(std::llround(value)); };
+  const Svg stack = stacked_chart(chart);
+  CHECK(stack.file().find("a: at most 1000") != std::string::npos);
+  CHECK(stack.file().find("limit") != std::string::npos);
+  CHECK(stack.file().size() < 60000);
+}
+
+TEST_CASE("stages are drawn with what crosses their cuts") {
+  Plan plan;
+  plan.model = "m";
+  plan.stages.resize(3);
+  plan.stages[0].nodes = {"a", "b"};
+  plan.stages[1].nodes = {"c"};
+  plan.stages[2].nodes = {"d"};
+  Profile profile;
+  for (const auto& [name, inputs] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"a", {}}, {"b", {"a"}}, {"c", {"b"}}, {"d", {"c", "a"}}}) {
+    ProfiledNode node;
+    node.name = name;
+    node.inputs = inputs;
+    node.outputs = {{name, name == "a" ? 1024 : 2048}};
+    profile.nodes.push_back(node);
+  }
+  const std::string svg = stages_drawing(plan, &profile, {"rank 0", "rank 1", "rank 2"}).file();
+  CHECK(svg.find(">3 KiB<") != std::string::npos);  // behind stage 0: b to stage 1, a to stage 2
+  size_t arrows = 0;
+  for (size_t at = 0; (at = svg.find("class=\"arrow\"", at)) != std::string::npos; ++at) ++arrows;
+  CHECK(arrows == 2);
+  CHECK(stages_drawing(plan, nullptr, {"", "", ""}).file().find("arrow\"") == std::string::npos);
+}
+
+}  // namespace pipewright
