@@ -1,109 +1,115 @@
 // A comparison as a file for people.
-#include <sstream>
+#include <algorithm>
+#include <cmath>
 
 #include "graph/error.h"
 #include "graph/units.h"
 #include "graph/xml.h"
 #include "optimizer/commands/comparison.h"
+#include "optimizer/commands/comparison_rows.h"
 #include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/report.h"
+#include "pages/charts.h"
 
 namespace pipewright {
 namespace {
 
-std::string html_table(const TextTable& table, const std::string& caption) {
-  std::string text = "<table><caption>" + xml_escaped(caption) + "</caption>\n<tr>";
-  for (const TableColumn& column : table.columns())
-    text += "<th scope=\"col\">" + xml_escaped(column.head) + "</th>";
-  text += "</tr>\n";
-  for (const auto& row : table.rows()) {
-    text += "<tr>";
-    for (size_t c = 0; c < row.size(); ++c) {
-      const std::string tag = c == 0 ? "th scope=\"row\"" : "td";
-      text += "<" + tag + ">" + xml_escaped(row[c]) + "</" + tag.substr(0, 2) + ">";
+/// What each way's plan takes with all links so many times as fast.
+struct AtBandwidth {
+  double bytes_per_second = 0;  ///< of the outermost level
+  std::vector<double> seconds;  ///< by way; NaN: it cannot be run so
+};
+
+/// Powers of two from a sixteenth to sixteen times what was asked; of the same plans, not planned anew.
+std::vector<AtBandwidth> at_bandwidths(const std::vector<const Contender*>& ways, const Inputs& inputs) {
+  std::vector<AtBandwidth> all;
+  for (int power = -4; power <= 4; ++power) {
+    const std::optional<Topology> links = with_faster_links(inputs.topology, std::exp2(power));
+    if (!links) break;
+    AtBandwidth at{links->levels.back().bandwidth_bytes_per_second, {}};
+    for (const Contender* way : ways) {
+      try {
+        at.seconds.push_back(
+            evaluate_plan(*way->plan, inputs.profile, *links, inputs.request).minibatch_seconds);
+      } catch (const Error&) {
+        at.seconds.push_back(std::nan(""));
+      }
     }
-    text += "</tr>\n";
+    all.push_back(std::move(at));
   }
-  return text + "</table>\n";
+  return all;
 }
 
-/// The model from left to right: a box for each stage with its layers, an arrow with what crosses each cut.
-/// Colours come from the page, so that they follow its light or dark scheme.
-std::string stages_svg(const Plan& plan, const Inputs& inputs) {
-  const Profile& profile = inputs.profile;
-  constexpr int kBox = 210, kGap = 96, kLine = 16, kHead = 58;
-  constexpr size_t kMostLayers = 14;
-  size_t lines = 1;
-  for (const Stage& stage : plan.stages)
-    lines = std::max(lines, std::min(stage.layers.size(), kMostLayers + 1));
-  const int height = kHead + kLine * static_cast<int>(lines) + 24;
-  const int width = static_cast<int>(plan.stages.size()) * (kBox + kGap) - kGap + 4;
-
-  // What is made in a stage and read in a later one crosses every cut between.
-  std::vector<int64_t> cut(plan.stages.size(), 0);
-  std::map<std::string, size_t> stage_of;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    for (const std::string& node : plan.stages[s].nodes) stage_of[node] = s;
-  }
-  std::map<std::string, size_t> last_reader;
-  for (const ProfiledNode& node : profile.nodes) {
-    for (const std::string& value : node.inputs)
-      last_reader[value] = std::max(last_reader[value], stage_of[node.name]);
-  }
-  for (const ProfiledNode& node : profile.nodes) {
-    for (const ProfiledValue& value : node.outputs) {
-      for (size_t s = stage_of[node.name]; s < last_reader[value.name]; ++s) cut[s] += value.bytes;
-    }
-  }
-
-  std::ostringstream out;
-  out << "<svg viewBox=\"0 0 " << width << " " << height << "\" width=\"" << width << "\" height=\"" << height
-      << "\" role=\"img\" aria-labelledby=\"stages-title\">\n<title id=\"stages-title\">"
-      << xml_escaped(profile.model) << " in " << plan.stages.size() << " stages</title>\n";
-  int x = 2;
-  for (size_t s = 0; s < plan.stages.size(); ++s, x += kBox + kGap) {
-    const Stage& stage = plan.stages[s];
-    out << "<rect class=\"stage\" x=\"" << x << "\" y=\"2\" width=\"" << kBox << "\" height=\"" << height - 4
-        << "\" rx=\"6\"/>\n<text class=\"head\" x=\"" << x + 10 << "\" y=\"22\">stage " << s << "</text>\n"
-        << "<text x=\"" << x + 10 << "\" y=\"40\">" << stage.ranks.size()
-        << (stage.ranks.size() == 1 ? " rank: " : " ranks: ")
-        << xml_escaped(devices_text(stage, inputs.topology)) << ", "
-        << xml_escaped(format_seconds(plan.predicted->stages[s].compute_seconds))
-        << (stage.recompute ? ", recomputes" : "") << "</text>\n";
-    for (size_t l = 0; l < stage.layers.size() && l <= kMostLayers; ++l) {
-      const std::string name = l == kMostLayers
-                                   ? "and " + std::to_string(stage.layers.size() - kMostLayers) + " more"
-                                   : stage.layers[l].substr(0, 30);
-      out << "<text class=\"layer\" x=\"" << x + 10 << "\" y=\"" << kHead + kLine * static_cast<int>(l) + 6
-          << "\">" << xml_escaped(name) << "</text>\n";
-    }
-    if (s + 1 == plan.stages.size()) continue;
-    const int y = height / 2, from = x + kBox + 4, to = x + kBox + kGap - 4;
-    out << "<path class=\"arrow\" d=\"M" << from << " " << y << " H" << to << " m-7 -5 l7 5 l-7 5\"/>\n"
-        << "<text class=\"bytes\" text-anchor=\"middle\" x=\"" << (from + to) / 2 << "\" y=\"" << y - 10
-        << "\">" << xml_escaped(format_bytes(static_cast<double>(cut[s]))) << "</text>\n";
-  }
-  out << "</svg>\n";
-  return out.str();
-}
-
-constexpr const char* kStyle = R"(<style>
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --box: #eaf1f8; --edge: #3b76af; --line: #c8d2dc; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4eaf0; --paper: #14191f; --box: #1f2c3a; --edge: #7fb2e0; --line: #3a4653; }
-}
-body { font: 16px/1.5 Helvetica, Arial, sans-serif; color: var(--ink); background: var(--paper); margin: 2em auto;
-       max-width: 72em; padding: 0 1em; }
-table { border-collapse: collapse; margin: 1em 0; display: block; overflow-x: auto; }
-caption { text-align: left; font-weight: bold; padding: .3em 0; }
-th, td { border-bottom: 1px solid var(--line); padding: .3em .8em; text-align: left; white-space: nowrap; }
-figure { margin: 1em 0; overflow-x: auto; }
-svg { font-size: 12px; fill: var(--ink); }
-.stage { fill: var(--box); stroke: var(--edge); }
-.head { font-weight: bold; font-size: 14px; }
-.arrow { fill: none; stroke: var(--edge); stroke-width: 1.5; }
-</style>
+constexpr const char* kMoveBandwidth = R"(
+(() => {
+  const box = document.getElementById('bandwidth'), data = JSON.parse(box.dataset.times);
+  const range = box.querySelector('input'), out = box.querySelector('output');
+  const show = () => {
+    out.textContent = data[range.value];
+    range.setAttribute('aria-valuetext', out.textContent);
+  };
+  range.addEventListener('input', show);
+  box.hidden = false;
+  show();
+})();
 )";
+
+std::string say_seconds(double seconds) { return format_seconds(seconds); }
+std::string say_rate(double rate) { return format_bytes_per_second(rate); }
+
+/// Where another way would win: a chart, a table, and with scripts a link to make faster or slower.
+void add_bandwidths(Page* page, const Comparison& comparison, const Inputs& inputs) {
+  std::vector<const Contender*> ways;
+  for (const Contender& each : comparison.contenders)
+    if (each.plan && each.plan->world_size > 1) ways.push_back(&each);
+  if (ways.size() < 2) return;
+  const std::vector<AtBandwidth> all = at_bandwidths(ways, inputs);
+  const double now = inputs.topology.levels.back().bandwidth_bytes_per_second;
+  LineChart chart{"Time of a minibatch by bandwidth", "bandwidth of the outermost links", "time", {}};
+  chart.x_logarithmic = chart.y_logarithmic = true;
+  chart.say_x = say_rate;
+  chart.say_y = say_seconds;
+  chart.marks = {{now, "as asked"}};
+  std::vector<TableColumn> columns = {{"bandwidth", TableColumn::Side::kLeft}};
+  for (size_t w = 0; w < ways.size(); ++w) {
+    columns.push_back({ways[w]->name});
+    Curve curve{ways[w]->name, {}};
+    for (const AtBandwidth& at : all) curve.points.emplace_back(at.bytes_per_second, at.seconds[w]);
+    chart.curves.push_back(std::move(curve));
+  }
+  columns.push_back({"fastest", TableColumn::Side::kLeft});
+  TextTable table(columns);
+  Json sentences = Json::array();
+  size_t as_asked = 0;
+  for (const AtBandwidth& at : all) {
+    if (at.bytes_per_second <= now) as_asked = sentences.size();
+    std::vector<std::string> row = {format_bytes_per_second(at.bytes_per_second)};
+    std::vector<std::pair<double, std::string>> order;
+    for (size_t w = 0; w < ways.size(); ++w) {
+      row.push_back(std::isfinite(at.seconds[w]) ? format_seconds(at.seconds[w]) : "-");
+      if (std::isfinite(at.seconds[w])) order.emplace_back(at.seconds[w], ways[w]->name);
+    }
+    std::stable_sort(order.begin(), order.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    row.push_back(order.empty() ? "-" : order.front().second);
+    std::string sentence = row.front() + ": ";
+    for (const auto& [seconds, name] : order)
+      sentence += (&name == &order.front().second ? "" : ", ") + name + " " + format_seconds(seconds);
+    sentences.push_back(sentence);
+    table.add(std::move(row));
+  }
+  page->heading("With other links");
+  page->paragraph(
+      "These plans, not planned anew; planned anew, another kind of plan takes over where the advice says.");
+  page->moving("<div id=\"bandwidth\" hidden data-times=\"" + xml_escaped(sentences.dump()) +
+                   "\"><p><label>bandwidth <input type=\"range\" min=\"0\" max=\"" +
+                   std::to_string(all.size() - 1) + "\" value=\"" + std::to_string(as_asked) +
+                   "\"></label></p><p><output></output></p></div>\n",
+               kMoveBandwidth);
+  page->figure(line_chart(chart), "Time of a minibatch with all links faster or slower");
+  page->table(table, "Time of a minibatch by bandwidth of the outermost links");
+}
 
 }  // namespace
 
@@ -129,18 +135,20 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
     if (!comparison.ties.empty()) text += "\n" + comparison.ties + "\n";
     return text + "\n## The plan\n\n" + stages.markdown() + "\n## The question\n\n" + settings.markdown();
   }
-  std::string text =
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" +
-      xml_escaped(title) + "</title>\n" + kStyle + "</head>\n<body>\n<h1>" + xml_escaped(title) +
-      "</h1>\n<p>" + xml_escaped(comparison.advice) + "</p>\n" + html_table(table, "Side by side");
-  for (const Contender& each : comparison.contenders) {
-    if (!each.plan) text += "<p>" + xml_escaped(each.name + ": " + each.why_not) + "</p>\n";
-  }
-  if (!comparison.ties.empty()) text += "<p>" + xml_escaped(comparison.ties) + "</p>\n";
-  return text + "<h2>The plan</h2>\n<figure>\n" + stages_svg(plan, inputs) + "</figure>\n" +
-         html_table(stages, "Stages") + "<h2>The question</h2>\n" + html_table(settings, "Settings") +
-         "</body>\n</html>\n";
+  Page page(title);
+  page.lead(comparison.advice);
+  page.table(table, "Side by side");
+  std::vector<std::string> notes;
+  for (const Contender& each : comparison.contenders)
+    if (!each.plan) notes.push_back(each.name + ": " + each.why_not);
+  if (!comparison.ties.empty()) notes.push_back(comparison.ties);
+  if (!notes.empty()) page.list(notes);
+  add_bandwidths(&page, comparison, inputs);
+  page.heading("The plan");
+  add_plan(&page, plan, inputs);
+  page.heading("The question");
+  page.table(settings, "Settings");
+  return page.html();
 }
 
 }  // namespace pipewright

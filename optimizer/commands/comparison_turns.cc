@@ -45,10 +45,9 @@ std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, doubl
   other.request.effort = effort * inputs.request.effort;
   const std::vector<Plan> begin = *known;
   other.request.known = &begin;
-  for (TopologyLevel& level : other.topology.levels) {
-    level.bandwidth_bytes_per_second *= factor;
-    if (level.bandwidth_bytes_per_second > 1e18) return std::nullopt;
-  }
+  const std::optional<Topology> links = with_faster_links(inputs.topology, factor);
+  if (!links) return std::nullopt;
+  other.topology = *links;
   Contender best;
   const auto take = [&best](Contender next) {
     if (worth_more(next, best)) best = std::move(next);

@@ -108,13 +108,11 @@ std::string minibatch_text(const Inputs& inputs, const Prediction& prediction) {
   return text;
 }
 
-void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, int64_t width) {
+/// What is to be said of a plan that was found: a line each, the plan's first.
+std::string plan_words(const Plan& plan, const Inputs& inputs, const PlanNotes& notes) {
+  if (is_for_inference(plan)) return inference_text(plan, inputs) + "\n";
   const Prediction& predicted = *plan.predicted;
   std::ostringstream head;
-  if (inputs.request.inference_period_seconds > 0) {
-    std::cout << wrapped(inference_text(plan, inputs) + "\n\n", width) << plan_table(plan).text(width);
-    return;
-  }
   const double alone = one_device_seconds(inputs);
   head << inputs.profile.model << ": " << shape_and_recompute_text(plan) << " on " << plan.world_size
        << " of " << inputs.topology.device_count() << " devices, " << minibatch_text(inputs, predicted)
@@ -137,8 +135,17 @@ void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, 
   if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head << crowd << "\n";
   if (const std::string sums = sums_text(plan, inputs); !sums.empty()) head << sums << "\n";
   if (inputs.topology.factors.runs > 0) head << calibration_text(inputs.topology.factors) << "\n";
-  std::cout << wrapped(head.str(), width) << "\n"
-            << stage_table(plan, predicted, inputs).text(width) << "\n"
+  return head.str();
+}
+
+void print_plan(const Plan& plan, const Inputs& inputs, const PlanNotes& notes, int64_t width) {
+  const Prediction& predicted = *plan.predicted;
+  std::cout << wrapped(plan_words(plan, inputs, notes), width) << "\n";
+  if (is_for_inference(plan)) {
+    std::cout << plan_table(plan).text(width);
+    return;
+  }
+  std::cout << stage_table(plan, predicted, inputs).text(width) << "\n"
             << wrapped(memory_heading(inputs) + "\n", width) << memory_table(predicted).text(width);
 }
 
@@ -217,14 +224,16 @@ void run_plan(const Arguments& arguments) {
       ("period", po::value<std::string>(), "with --for inference: one comes every 20ms")  //
       ("compat", po::value<std::string>(), "halving: PipeTransformer's rule instead")(
           "strategy", po::value<std::string>()->default_value("best"),
-          join(names_of(searched_strategies()), ", ").c_str())  //
-      ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json");
+          join(names_of(searched_strategies()), ", ").c_str())                      //
+      ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json")  //
+      ("report", po::value<std::string>(), "file.html: a page; without: none");
   add_convergence_option(&options);
   const po::variables_map values =
       parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
   if (asks_baseline(values)) return plan_baseline(values);
   Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
+  if (values.count("report") != 0) check_page_suffix("--report", values["report"].as<std::string>());
   const Stopwatch stopwatch;
   PlanNotes notes;
   const std::optional<Comparison> rules = compared_weights(values, &inputs);
@@ -249,6 +258,10 @@ void run_plan(const Arguments& arguments) {
     std::cerr << "wrote " << file.string() << "\n";
   } else if (!values["json"].as<bool>()) {
     std::cerr << "the plan was not written: --output DIR writes it\n";
+  }
+  if (values.count("report") != 0) {
+    const std::string words = (rules ? rules->advice + "\n" : "") + plan_words(plan, inputs, notes);
+    write_text(values["report"].as<std::string>(), plan_page(plan, inputs, words));
   }
   if (values["time"].as<bool>()) {
     std::cerr << "planning took " << number_text(spent) << " ms (" << notes.cuts << " cuts)\n";

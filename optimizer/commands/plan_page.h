@@ -1,0 +1,23 @@
+// A plan as a page for people, and what pages of several plans have of each.
+#pragma once
+
+#include <string>
+
+#include "graph/plan.h"
+#include "optimizer/commands/options.h"
+#include "pages/page.h"
+
+namespace pipewright {
+
+/// InputError for `option` unless `file` ends in .html.
+void check_page_suffix(const std::string& option, const std::string& file);
+
+/// The stages with what crosses the cuts, what each takes and keeps, the timeline of its first minibatches,
+/// and what the plan would take with a cut moved. The plan has a prediction by `inputs`.
+void add_plan(Page* page, const Plan& plan, const Inputs& inputs);
+
+/// The same on a page of its own, under `words`, a line each; with the settings of the question, if `inputs`
+/// has any.
+std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words);
+
+}  // namespace pipewright
