@@ -16,6 +16,7 @@
 #include "graph/file_watch.h"
 #include "graph/json.h"
 #include "graph/regular_file.h"
+#include "graph/verified.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
 #include "runtime/checkpoint/kept_inventory.h"
 #include "runtime/checkpoint/model_file.h"
@@ -120,7 +121,7 @@ namespace {
 
 // What tells of a run, beside its checkpoints.
 constexpr const char* kRead[] = {"run.json", "plan.json", kModelFileName};  // by the next one, maybe
-constexpr const char* kResults[] = {"metrics.jsonl", "summary.json", "trace.json"};
+constexpr const char* kResults[] = {"metrics.jsonl", "summary.json", "trace.json", kVerifiedName};
 
 // rank-K.log and the like, from number `from` on.
 std::vector<std::string> numbered(const fs::path& folder, const std::string& prefix,
@@ -252,7 +253,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     const fs::path checkpoints = checkpoints_of(folder);
     if (!fs::is_symlink(checkpoints) && fs::is_directory(checkpoints) && fs::is_empty(checkpoints))
       fs::remove(checkpoints);
-    for (const char* name : {"summary.json", "trace.json"}) fs::remove(folder / name);
+    for (const char* name : {"summary.json", "trace.json", kVerifiedName}) fs::remove(folder / name);
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
     fs::remove_all(folder / "flight");
@@ -270,7 +271,7 @@ void tidy_run_folder(const fs::path& folder, int64_t next_minibatch) {
       if (minibatch_of(checkpoint).value_or(0) <= next_minibatch) break;  // the rest is older
       remove_checkpoint(checkpoint);
     }
-    for (const char* name : {"summary.json", "trace.json"}) fs::remove(folder / name);
+    for (const char* name : {"summary.json", "trace.json", kVerifiedName}) fs::remove(folder / name);
     fs::remove_all(folder / "flight");
   } catch (const fs::filesystem_error& error) {
     cannot_prepare(folder, error.code().message());

@@ -51,7 +51,7 @@ bool holds_earlier_run(const std::filesystem::path& folder);
 
 /// Makes the folder, which this process holds, ready for a run that goes on from `resume`, if that is given.
 /// What an earlier run left and this one does not go on from is set aside: run.json, plan.json, changes.json
-/// and the plans that it names, metrics.jsonl, summary.json, trace.json, model.safetensors, flight/, the
+/// and the plans that it names, metrics.jsonl, summary.json, trace.json, verified.json, model.safetensors, flight/, the
 /// ranks' logs and checkpoints/ are then in RUN/earlier-N, a run folder like any other, and a line on
 /// standard error says so; with `overwrite` they are removed. That is, of a run that
 ///  - begins, or goes on from a checkpoint elsewhere: all of it, if anything was trained;

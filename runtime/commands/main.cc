@@ -286,7 +286,7 @@ int main(int argc, char** argv) {
         {"doctor", "is this machine, are these hosts, ready for a job", run_doctor},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
-        {"report", "finished runs side by side, as a Markdown table", run_report_command}},
+        {"report", "finished runs side by side, as tables or a page", run_report_command}},
        versions},
       argc, argv);
   std::cout.flush();

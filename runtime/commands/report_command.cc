@@ -1,31 +1,80 @@
 #include "runtime/commands/report_command.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
 #include "graph/command_line.h"
+#include "graph/document.h"
 #include "graph/error.h"
+#include "runtime/commands/run_page.h"
 #include "runtime/commands/run_report.h"
 
 namespace pipewright {
 
 namespace po = boost::program_options;
 
-void run_report_command(const std::vector<std::string>& arguments) {
-  // Folders come as plain words; what begins with -- is an option.
-  std::vector<std::string> options;
-  std::vector<std::filesystem::path> folders;
-  for (const std::string& argument : arguments) {
-    if (argument.rfind("-", 0) == 0) {
-      options.push_back(argument);
-    } else {
-      folders.emplace_back(argument);
-    }
+namespace {
+
+/// Of --profile and --topology. Without a topology the links are those that the optimizer takes when nobody
+/// says any (--bandwidths, --latency).
+std::optional<PredictedWith> predicted_with(const po::variables_map& values, int64_t ranks) {
+  constexpr double kUsualBytesPerSecond = 1.25e9, kUsualLatencySeconds = 50e-6;
+  if (values.count("profile") == 0) {
+    if (values.count("topology") != 0)
+      throw InputError("--topology: goes with --profile", "give --profile profile.json, too");
+    return std::nullopt;
   }
-  parse_options(options, po::options_description(), "pipewright-runtime report RUN_FOLDER ...");
+  return PredictedWith{read_document<Profile>(values["profile"].as<std::string>()),
+                       values.count("topology") != 0
+                           ? read_document<Topology>(values["topology"].as<std::string>())
+                           : flat_topology(ranks, kUsualBytesPerSecond, kUsualLatencySeconds, 0)};
+}
+
+}  // namespace
+
+void run_report_command(const std::vector<std::string>& arguments) {
+  po::options_description description("Options");
+  description.add_options()("output", po::value<std::string>()->value_name("FILE"),
+                            "file.html: a page instead of tables; default: writes none")(
+      "profile", po::value<std::string>()->value_name("FILE"),
+      "with --output, of one run: its plan's profile, to draw what was predicted; default: drawn without")(
+      "topology", po::value<std::string>()->value_name("FILE"),
+      "with --profile: the plan's topology; default: links of 10Gbit/s and 50us");
+  // Folders come as plain words; what begins with -- is an option, and the word behind it its value.
+  std::vector<std::string> options;
+  std::vector<FinishedRun> runs;
+  std::vector<std::filesystem::path> folders;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].rfind("-", 0) != 0) {
+      folders.emplace_back(arguments[i]);
+      continue;
+    }
+    options.push_back(arguments[i]);
+    const auto* option =
+        description.find_nothrow(arguments[i].substr(std::min<size_t>(2, arguments[i].size())),
+                                 /*approx=*/false);
+    if (option && option->semantic()->max_tokens() > 0 && i + 1 < arguments.size())
+      options.push_back(arguments[++i]);
+  }
+  const po::variables_map values =
+      parse_options(options, description, "pipewright-runtime report RUN_FOLDER ... [options]");
   if (folders.empty())
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
-  std::cout << run_report(folders);
+  for (const auto& folder : folders) runs.push_back(finished_run(folder));
+  if (values.count("output") == 0) {
+    if (values.count("profile") + values.count("topology") != 0)
+      throw InputError("--profile: the prediction is drawn on a page", "give --output run.html, too");
+    std::cout << run_report(runs);
+    return;
+  }
+  const std::filesystem::path file = values["output"].as<std::string>();
+  if (file.extension() != ".html")
+    throw InputError("--output: got " + in_quotes(file.string()) + "; expected a name that ends in .html");
+  if (runs.size() > 1 && values.count("profile") != 0)
+    throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
+  write_file(file, run_page(runs, predicted_with(values, runs.front().plan.world_size)));
+  std::cerr << "wrote " << file.string() << "\n";
 }
 
 }  // namespace pipewright

@@ -2,16 +2,41 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "graph/plan.h"
+#include "graph/summary.h"
+#include "graph/text_table.h"
+
 namespace pipewright {
 
-/// A Markdown table, one row a run folder (its plan.json and summary.json), the first being what speed-ups
-/// refer to: throughput, loss, accuracy, measured against predicted time, peak memory of the largest rank
-/// against its prediction, bytes sent a minibatch; then how far the losses of each are from the first one's,
-/// and the memory of each rank by purpose. Times of runs that had fewer cores than ranks are in brackets,
-/// with a line that says so. InputError names a folder that holds no finished run.
-std::string run_report(const std::vector<std::filesystem::path>& folders);
+struct FinishedRun {
+  std::string name;
+  std::filesystem::path folder;
+  Summary summary;
+  Plan plan;  ///< the last one
+
+  /// More ranks than cores: its times say nothing about the plan.
+  bool crowded() const { return summary.ranks_share_cores(); }
+};
+/// InputError for a folder that holds no finished run.
+FinishedRun finished_run(const std::filesystem::path& folder);
+
+/// A table under what it shows, or a sentence alone.
+struct ReportPart {
+  std::string text;
+  std::optional<TextTable> table = {};
+};
+/// First a table of one row a run, the first being what speed-ups refer to: throughput, loss, accuracy,
+/// measured against predicted time, peak memory of the largest rank against its prediction, bytes sent a
+/// minibatch; then how true each prediction was, and what else there is of these runs: their plans, epochs,
+/// caches, how far the losses of each are from the first one's, the memory of each rank by purpose. Times of
+/// runs that had fewer cores than ranks are in brackets, with a sentence that says so.
+std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs);
+
+/// The parts as Markdown.
+std::string run_report(const std::vector<FinishedRun>& runs);
 
 }  // namespace pipewright

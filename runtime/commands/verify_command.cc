@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/regular_file.h"
+#include "graph/verified.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/commands/launch_options.h"
@@ -139,6 +140,20 @@ std::string start_in(const fs::path& folder, const std::string& resume) {
                    "Give one of its past: --resume CHECKPOINT.");
 }
 
+// For the run's page. A folder that cannot be written to is verified all the same.
+void remember(const Verification& verification, const fs::path& folder,
+              const std::vector<std::string>& arguments) {
+  try {
+    write_document(folder / kVerifiedName,
+                   Verified{verification.minibatches.first, verification.minibatches.count,
+                            static_cast<int64_t>(verification.places.size()),
+                            "Pipewright " + pipewright_version() + " and LibTorch " PIPEWRIGHT_TORCH_VERSION,
+                            "pipewright-runtime verify " + join(arguments, " ")});
+  } catch (const RunError& error) {
+    std::cerr << "note: " << error.what() << "; the run's page will not know that it was verified\n";
+  }
+}
+
 void verify_finished_run(const fs::path& folder, const std::vector<std::string>& arguments,
                          const po::options_description& description) {
   for (const char* file : {"run.json", "plan.json"}) {
@@ -173,6 +188,7 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   const Verification verification = verify(job, folder, end, tolerance_from(options), against_from(options));
   const int64_t last = end.manifest.next_minibatch - 1;
   report(verification, job.plan_of(job.generation_at(last)), folder, options);
+  remember(verification, folder, arguments);
 }
 
 }  // namespace

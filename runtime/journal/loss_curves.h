@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <vector>
 
 namespace pipewright {
 
@@ -13,6 +14,14 @@ using LossCurve = std::map<int64_t, double>;
 /// From a run's metrics.jsonl; NaN where the loss was not finite. InputError if there is no such file, or a
 /// line is not one of a minibatch or an evaluation.
 LossCurve read_losses(const std::filesystem::path& metrics_file);
+
+struct EvaluationPoint {
+  int64_t minibatches = 0;  ///< trained before it, as far as the file has told by then
+  double loss = 0;
+  double top1 = 0;  ///< fraction of 1; NaN: the model has no scores
+};
+/// In the order in which they were made. InputError as above.
+std::vector<EvaluationPoint> read_evaluations(const std::filesystem::path& metrics_file);
 
 struct LossDifference {
   int64_t minibatches = 0;       ///< that both have

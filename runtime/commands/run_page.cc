@@ -1,0 +1,326 @@
+#include "runtime/commands/run_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "graph/document.h"
+#include "graph/error.h"
+#include "graph/regular_file.h"
+#include "graph/run.h"
+#include "graph/units.h"
+#include "graph/verified.h"
+#include "optimizer/plan/evaluate.h"
+#include "pages/charts.h"
+#include "pages/page.h"
+#include "pages/stages.h"
+#include "runtime/journal/loss_curves.h"
+#include "runtime/journal/loss_text.h"
+#include "runtime/journal/slowness.h"
+#include "runtime/schedule/draw.h"
+#include "runtime/schedule/plan_shape.h"
+#include "runtime/schedule/time_use.h"
+
+namespace pipewright {
+namespace {
+
+std::string percent(double part) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * part);
+  return text;
+}
+std::string say_seconds(double seconds) { return format_seconds(seconds); }
+std::string say_bytes(double bytes) { return format_bytes(bytes); }
+std::string say_percent(double part) { return percent(part); }
+
+/// A stage's color bar and its ranks.
+Svg stages_of(const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
+  std::vector<std::string> notes;
+  for (const Stage& stage : run.plan.stages) {
+    std::string ranks;
+    for (const int64_t rank : stage.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    notes.push_back((stage.ranks.size() == 1 ? "rank " : "ranks ") + ranks);
+  }
+  return stages_drawing(run.plan, predicted ? &predicted->profile : nullptr, notes);
+}
+
+std::string what_it_did(const FinishedRun& run) {
+  const Summary& summary = run.summary;
+  std::string text = run.plan.strategy + " " + run.plan.shape_text() + " on " +
+                     std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank" : " ranks") +
+                     " trained " + std::to_string(summary.minibatches) + " minibatches";
+  if (summary.minibatch_seconds > 0)
+    text += " in " + format_seconds(summary.minibatch_seconds) + " each, " +
+            std::to_string(std::llround(summary.samples_per_second)) + " samples/s";
+  if (summary.predicted_minibatch_seconds > 0)
+    text += "; predicted " + format_seconds(summary.predicted_minibatch_seconds);
+  text += ".";
+  if (const std::string true_text = how_true_text(run.summary, run.plan); !true_text.empty())
+    text += " It was " + true_text + ".";
+  if (run.crowded())
+    text += " More ranks than the host's " + std::to_string(summary.cores) +
+            " cores: these times say nothing about the plan.";
+  if (summary.status != "done") text += " The run was " + summary.status + ".";
+  return text;
+}
+
+void add_losses(Page* page, const std::vector<FinishedRun>& runs) {
+  LineChart chart{"Loss by minibatch", "minibatch", "loss", {}};
+  LineChart hits{"Evaluations", "minibatches trained", "top-1", {}};
+  hits.say_y = say_percent;
+  TextTable table({{"run", TableColumn::Side::kLeft}, {"minibatches"}, {"loss"}, {"top-1"}});
+  for (const FinishedRun& run : runs) {
+    const auto file = run.folder / "metrics.jsonl";
+    Curve losses{runs.size() > 1 ? run.name : "training", {}}, evaluated{run.name + ", evaluation", {}},
+        top1{run.name, {}};
+    if (runs.size() == 1) evaluated.name = "evaluation";
+    for (const auto& [minibatch, loss] : read_losses(file))
+      losses.points.emplace_back(static_cast<double>(minibatch), loss);
+    for (const EvaluationPoint& each : read_evaluations(file)) {
+      evaluated.points.emplace_back(static_cast<double>(each.minibatches), each.loss);
+      if (std::isfinite(each.top1))
+        top1.points.emplace_back(static_cast<double>(each.minibatches), each.top1);
+      table.add({run.name, std::to_string(each.minibatches), loss_text(each.loss),
+                 std::isfinite(each.top1) ? percent(each.top1) : "-"});
+    }
+    chart.curves.push_back(std::move(losses));
+    if (!evaluated.points.empty()) chart.curves.push_back(std::move(evaluated));
+    if (!top1.points.empty()) hits.curves.push_back(std::move(top1));
+    if (runs.size() > 1) continue;
+    for (const GenerationSummary& each : run.summary.generations)
+      if (each.is_change())
+        chart.marks.emplace_back(static_cast<double>(each.first_minibatch), "plan changed");
+    for (const RecoverySummary& each : run.summary.recoveries)
+      chart.marks.emplace_back(static_cast<double>(each.next_minibatch), "rank lost");
+  }
+  page->heading("Loss");
+  page->figure(line_chart(chart), "Loss of each minibatch");
+  if (!hits.curves.empty()) page->figure(line_chart(hits), "Hits of the evaluations");
+  if (!table.rows().empty()) page->table(table, "Evaluations");
+}
+
+/// Minibatches in the middle of those of `timeline`, where the pipeline is full; nothing of one without.
+std::optional<Span> middle_of(const Simulation& timeline, int64_t count) {
+  int64_t first = -1, last = -1;
+  for (const SimulatedAction& a : timeline.actions) {
+    if (a.action.kind != ActionKind::kForward) continue;
+    first = first < 0 ? a.action.index : std::min(first, a.action.index);
+    last = std::max(last, a.action.index);
+  }
+  if (first < 0) return std::nullopt;
+  const int64_t traced = last + 1 - first;
+  count = std::min(count, traced);
+  return Span{first + (traced - count) / 2, count};
+}
+
+void add_timelines(Page* page, const FinishedRun& run, const Simulation& timeline, Span shown,
+                   const std::optional<PredictedWith>& predicted) {
+  std::vector<NamedTimeline> panels;
+  if (predicted) {
+    PlanRequest request;
+    request.schedule = run.plan.schedule;
+    request.weights = run.plan.weights;
+    const PlanCost cost = cost_of_plan(run.plan, predicted->profile, predicted->topology, request);
+    const int64_t before = std::min<int64_t>(shown.first, 64);
+    panels.push_back({"predicted", window_of(simulate(run.plan.schedule, shape_of(run.plan), cost.times,
+                                                      {0, 2 * before + shown.count}, cost.shared),
+                                             {before, shown.count})});
+  }
+  panels.push_back({"measured", window_of(timeline, shown)});
+  page->figure(draw_svg(panels, "Minibatches " + std::to_string(shown.first) + " to " +
+                                    std::to_string(shown.end() - 1)),
+               predicted ? "What each rank does: predicted, and below as it was" : "What each rank did");
+  if (!predicted) {
+    page->paragraph("With the profile that the plan was made with, the prediction stands above it:");
+    page->command("pipewright-runtime report " + run.folder.string() +
+                  " --profile profile.json --output run.html");
+  }
+}
+
+/// Every second of the trace, by rank; all columns of a row add up to the whole.
+void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline) {
+  const std::vector<std::string> parts = {"compute",  "time slice", "all-reduce",     "dependency",
+                                          "transfer", "samples",    "fill and drain", "other"};
+  std::vector<TableColumn> columns = {{"rank"}};
+  for (const std::string& part : parts) columns.push_back({part});
+  TextTable table(columns);
+  std::vector<Bar> bars;
+  for (const TimeUse& use : time_use(timeline)) {
+    double share = 1;
+    for (const RankSummary& rank : run.summary.ranks)
+      if (rank.rank == use.rank && rank.times && !run.summary.counts_several_plans())
+        share = std::clamp(rank.times->core_share(), 0.0, 1.0);
+    const std::vector<double> seconds = {use.compute_seconds * share, use.compute_seconds * (1 - share),
+                                         use.reduce_seconds,          use.dependency_seconds,
+                                         use.transfer_seconds,        use.samples_seconds,
+                                         use.fill_drain_seconds,      use.other_seconds};
+    Bar bar{"rank " + std::to_string(use.rank), {}, ""};
+    std::vector<std::string> row = {std::to_string(use.rank)};
+    for (size_t i = 0; i < seconds.size(); ++i) {
+      const double part = timeline.total_seconds > 0 ? std::max(0.0, seconds[i]) / timeline.total_seconds : 0;
+      bar.parts.push_back({part, bar.name + ", " + parts[i] + ": " + percent(part) + ", " +
+                                     format_seconds(std::max(0.0, seconds[i]))});
+      row.push_back(percent(part));
+    }
+    bars.push_back(std::move(bar));
+    table.add(std::move(row));
+  }
+  page->heading("Where the time went");
+  page->paragraph(
+      "Of the " + format_seconds(timeline.total_seconds) +
+      " that were traced. Time slice: others had the core while the rank computed (over the whole run). "
+      "Dependency: the message that the rank waited for was still being computed. Transfer: it was on its "
+      "way, "
+      "or being handed over. Other: evaluations, checkpoints, the runtime between two actions.");
+  page->figure(bar_chart("Where the time of each rank went", parts, bars, say_percent),
+               "Time of each rank, as a part of the traced time");
+  page->table(table, "Time of each rank, as a part of the traced time");
+}
+
+/// The ranks with most, over time, with what was predicted and the limit of the machine left to the reader.
+void add_memory(Page* page, const FinishedRun& run, const std::string& trace) {
+  constexpr size_t kMostCharts = 4;
+  std::vector<TracedMemory> all = memory_of_trace(trace);
+  if (all.empty()) return;
+  const auto peak_of = [&](int64_t number) {
+    for (const RankSummary& rank : run.summary.ranks)
+      if (rank.rank == number) return rank.peak_memory_bytes;
+    return int64_t{0};
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const TracedMemory& a, const TracedMemory& b) {
+    return peak_of(a.rank) > peak_of(b.rank);
+  });
+  page->heading("Memory");
+  if (all.size() > kMostCharts) {
+    page->paragraph("Of the " + std::to_string(kMostCharts) + " ranks with most.");
+    all.resize(kMostCharts);
+  }
+  for (const TracedMemory& memory : all) {
+    StackedChart chart{"Memory of rank " + std::to_string(memory.rank),
+                       "time since the trace began",
+                       memory.purposes,
+                       memory.seconds,
+                       {}};
+    for (const auto& bytes : memory.bytes) chart.values.emplace_back(bytes.begin(), bytes.end());
+    for (auto& values : chart.values)
+      for (double& value : values) value = std::max(value, 0.0);
+    for (const RankSummary& rank : run.summary.ranks) {
+      if (rank.rank != memory.rank || rank.predicted_memory_bytes == 0) continue;
+      const auto predicted = static_cast<double>(rank.predicted_memory_bytes);
+      chart.limits.emplace_back(predicted, "predicted: " + format_bytes(predicted));
+    }
+    chart.say_x = say_seconds;
+    chart.say_y = say_bytes;
+    page->figure(stacked_chart(chart), "Tensors of rank " + std::to_string(memory.rank) +
+                                           " by purpose, after each action; within one it may be more");
+  }
+}
+
+void add_verified(Page* page, const FinishedRun& run) {
+  page->heading("Verified");
+  if (const std::optional<Verified> verified = read_verified(run.folder)) {
+    page->paragraph("Equal to the bit to one process that trains the plan: minibatches " +
+                    std::to_string(verified->first_minibatch) + " to " +
+                    std::to_string(verified->first_minibatch + verified->minibatches - 1) + ", " +
+                    std::to_string(verified->tensors) + " tensors and all losses, by " + verified->program +
+                    ":");
+    page->command(verified->command);
+  } else {
+    page->paragraph("Not yet. This trains the plan again in one process, and compares every bit:");
+    page->command("pipewright-runtime verify --run " + run.folder.string());
+  }
+  TextTable table({{"rank"}, {"stage"}, {"digest of the last weights", TableColumn::Side::kLeft}});
+  for (const RankSummary& rank : run.summary.ranks)
+    if (!rank.weights_digest.empty())
+      table.add({std::to_string(rank.rank), std::to_string(rank.stage), rank.weights_digest});
+  if (!table.rows().empty()) page->table(table, "Replicas of a stage have equal weights");
+}
+
+void add_tables(Page* page, const std::vector<FinishedRun>& runs) {
+  for (const ReportPart& part : report_parts(runs))
+    part.table ? page->table(*part.table, part.text.empty() ? "Runs" : part.text)
+               : page->paragraph(part.text);
+}
+
+void add_files(Page* page, const FinishedRun& run) {
+  page->heading("More");
+  page->paragraph(
+      "trace.json in the run folder opens in ui.perfetto.dev; metrics.jsonl has every number. As a "
+      "table, and for TensorBoard:");
+  page->command("pipewright-runtime report " + run.folder.string() +
+                " --csv metrics.csv --tensorboard events");
+}
+
+void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
+  page->lead(what_it_did(run));
+  const Plan& plan = run.plan;
+  const auto trace_file = run.folder / "trace.json";
+  if (file_exists(trace_file)) {
+    const std::string trace = read_file(trace_file);
+    // Of a run whose plan changed, the last plan's part.
+    std::optional<Span> of_plan;
+    for (const GenerationSummary& each : run.summary.generations)
+      if (each.minibatches > 0) of_plan = Span{each.first_minibatch, each.minibatches};
+    const Simulation timeline = timeline_of_trace(trace, shape_of(plan), of_plan);
+    constexpr int64_t kShown = 12;
+    if (const std::optional<Span> shown = middle_of(timeline, kShown)) {
+      page->heading("Timeline");
+      add_timelines(page, run, timeline, *shown, predicted);
+      add_time_use(page, run, timeline);
+    }
+    add_memory(page, run, trace);
+  }
+  add_losses(page, {run});
+  page->heading("Stages");
+  page->figure(stages_of(run, predicted), "The model in its stages");
+  const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches);
+  page->figure(draw_versions(plan.schedule, shape_of(plan), {0, std::min<int64_t>(rounds, 64)}),
+               "Which version of its weights each minibatch reads, counted in updates");
+  add_verified(page, run);
+  page->heading("In numbers");
+  add_tables(page, {run});
+  add_files(page, run);
+}
+
+}  // namespace
+
+std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted) {
+  if (runs.size() == 1) {
+    const Plan& plan = runs.front().plan;
+    if (predicted && !plan.graph_digest.empty() && !predicted->profile.graph_digest.empty() &&
+        plan.graph_digest != predicted->profile.graph_digest) {
+      throw InputError("--profile: is of graph " + predicted->profile.graph_digest + ", the run's plan of " +
+                           plan.graph_digest,
+                       "Give the profile that the plan was made with.");
+    }
+    Page page("Run " + runs.front().name + ": " + plan.model);
+    add_one_run(&page, runs.front(), predicted);
+    return page.html();
+  }
+  Page page(std::to_string(runs.size()) + " runs side by side");
+  const auto fastest =
+      std::max_element(runs.begin(), runs.end(), [](const FinishedRun& a, const FinishedRun& b) {
+        return a.summary.samples_per_second < b.summary.samples_per_second;
+      });
+  page.lead(fastest->name + " (" + fastest->plan.strategy + " " + fastest->plan.shape_text() +
+            ") is the fastest with " + std::to_string(std::llround(fastest->summary.samples_per_second)) +
+            " samples/s.");
+  std::vector<Bar> bars;
+  for (const FinishedRun& run : runs)
+    bars.push_back({run.name,
+                    {{run.summary.samples_per_second, run.name}},
+                    std::to_string(std::llround(run.summary.samples_per_second))});
+  page.figure(bar_chart("Throughput", {"samples/s"}, bars,
+                        [](double value) { return std::to_string(std::llround(value)); }),
+              "Throughput");
+  add_losses(&page, runs);
+  page.heading("In numbers");
+  add_tables(&page, runs);
+  for (const FinishedRun& run : runs) {
+    page.heading(run.name);
+    page.figure(stages_of(run, std::nullopt), "The model in its stages");
+  }
+  return page.html();
+}
+
+}  // namespace pipewright

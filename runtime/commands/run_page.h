@@ -1,0 +1,27 @@
+// Finished runs as a page for people.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/profile.h"
+#include "graph/topology.h"
+#include "runtime/commands/run_report.h"
+
+namespace pipewright {
+
+/// What a prediction is made of, beside the plan.
+struct PredictedWith {
+  Profile profile;
+  Topology topology;
+};
+
+/// Of one run: what it did against what its plan said, its timeline (with `predicted` below that of the
+/// simulation), what each rank's time went into, its memory over time, its stages, which weights each
+/// minibatch read, losses and evaluations, whether it was verified, what changed on the way. Of several: the
+/// tables of run_report(), and their losses in one chart. InputError for a profile of another graph than the
+/// plan's.
+std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted);
+
+}  // namespace pipewright
