@@ -5,15 +5,31 @@
 #include <cstdio>
 
 #include "graph/error.h"
+#include "graph/units.h"
 
 namespace pipewright {
 namespace {
 
 constexpr double kLegendPitch = 22;
 
-std::string plain(double value) {
+std::string said(const Quantity& quantity, double value) {
+  if (quantity.say) return quantity.say(value);
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+/// The least round step of the quantity that is at least `least` (> 0).
+double step_of(const Quantity& quantity, double least) {
+  constexpr double kUnit = 1024;
+  const double unit =
+      quantity.binary && least > 1 ? std::pow(kUnit, std::floor(std::log(least) / std::log(kUnit))) : 1;
+  return unit * round_step(least / unit);
+}
+
+std::string percent_text(double part) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g %%", 100 * part);
   return text;
 }
 
@@ -41,8 +57,6 @@ constexpr auto kNoSign = [](size_t, double, double) {};
 
 constexpr double kPlot = 800, kHeight = 260, kLeft = 84;
 
-std::string said(SayNumber how, double value) { return how ? how(value) : plain(value); }
-
 /// An axis from `least` to `most`, straight or logarithmic.
 class Axis {
  public:
@@ -54,10 +68,10 @@ class Axis {
     return begin_ + (end_ - begin_) * (place(value) - least_) / (most_ - least_);
   }
   /// Round numbers on it, about `count`.
-  std::vector<double> ticks(double count) const {
+  std::vector<double> ticks(double count, const Quantity& quantity) const {
     std::vector<double> ticks;
     if (!logarithmic_) {
-      const double step = round_step((most_ - least_) / count);
+      const double step = step_of(quantity, (most_ - least_) / count);
       for (double tick = std::ceil(least_ / step - 1e-9) * step; tick <= most_ + 1e-9 * step; tick += step)
         ticks.push_back(std::fabs(tick) < 1e-9 * step ? 0 : tick);
       return ticks;
@@ -83,15 +97,15 @@ struct Frame {
   double left, top, bottom;
 };
 /// The grid of a chart, and what its axes say.
-void draw_axes(Svg* svg, const Frame& frame, const Axis& x, const Axis& y, SayNumber say_x, SayNumber say_y,
-               const std::string& x_name, const std::string& y_name) {
-  for (const double tick : y.ticks(6)) {
+void draw_axes(Svg* svg, const Frame& frame, const Axis& x, const Axis& y, const Quantity& of_x,
+               const Quantity& of_y, const std::string& x_name, const std::string& y_name) {
+  for (const double tick : y.ticks(6, of_y)) {
     svg->line(frame.left, y.at(tick), frame.left + kPlot, y.at(tick));
-    svg->text(frame.left - 8, y.at(tick) + 4, said(say_y, tick), "muted", Svg::Anchor::kEnd);
+    svg->text(frame.left - 8, y.at(tick) + 4, said(of_y, tick), "muted", Svg::Anchor::kEnd);
   }
-  for (const double tick : x.ticks(8)) {
+  for (const double tick : x.ticks(8, of_x)) {
     svg->line(x.at(tick), frame.top, x.at(tick), frame.bottom);
-    svg->text(x.at(tick), frame.bottom + 16, said(say_x, tick), "muted", Svg::Anchor::kMiddle);
+    svg->text(x.at(tick), frame.bottom + 16, said(of_x, tick), "muted", Svg::Anchor::kMiddle);
   }
   svg->text(frame.left + kPlot / 2, frame.bottom + 36, x_name, "ink", Svg::Anchor::kMiddle);
   svg->text(frame.left - 8, frame.top - 10, y_name, "ink", Svg::Anchor::kEnd);
@@ -122,8 +136,13 @@ std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<doubl
 
 }  // namespace
 
+const Quantity Quantity::kSeconds{format_seconds};
+const Quantity Quantity::kBytes{format_bytes, true};
+const Quantity Quantity::kBytesPerSecond{format_bytes_per_second};
+const Quantity Quantity::kPart{percent_text};
+
 Svg bar_chart(const std::string& title, const std::vector<std::string>& parts, const std::vector<Bar>& bars,
-              std::string (*say)(double)) {
+              const Quantity& quantity) {
   constexpr double kPlot = 560, kRow = 20, kBar = 14;
   double longest_name = text_width("stage"), longest_note = 0, most = 0;
   for (const Bar& bar : bars) {
@@ -141,11 +160,11 @@ Svg bar_chart(const std::string& title, const std::vector<std::string>& parts, c
   Svg svg(width, top + kRow * static_cast<double>(bars.size()) + 12, title);
   legend(&svg, left, 12, kPlot, parts,
          [&](size_t i, double x, double y) { svg.area(x, y, 12, 12, area_look(i)); });
-  const double step = round_step(most / 6);
+  const double step = step_of(quantity, most / 6);
   for (double tick = 0; tick <= most * 1.0001; tick += step) {
     const double x = left + kPlot * tick / most;
     svg.line(x, top - 6, x, svg.height() - 8);
-    svg.text(x, top - 12, tick == 0 ? "0" : say(tick), "muted", Svg::Anchor::kMiddle);
+    svg.text(x, top - 12, tick == 0 ? "0" : said(quantity, tick), "muted", Svg::Anchor::kMiddle);
   }
   double y = top;
   for (const Bar& bar : bars) {
@@ -184,7 +203,7 @@ Svg line_chart(const LineChart& chart) {
   });
   const Axis across(x_least, x_most, chart.x_logarithmic, kLeft, kLeft + kPlot);
   const Axis up(y_least, y_most, chart.y_logarithmic, bottom, top);
-  draw_axes(&svg, {kLeft, top, bottom}, across, up, chart.say_x, chart.say_y, chart.x_name, chart.y_name);
+  draw_axes(&svg, {kLeft, top, bottom}, across, up, chart.x, chart.y, chart.x_name, chart.y_name);
   for (const auto& [x, word] : chart.marks) {
     svg.line(across.at(x), top - 4, across.at(x), bottom, "mark");
     svg.text(across.at(x), top - 8, word, "ink",
@@ -214,7 +233,7 @@ Svg line_chart(const LineChart& chart) {
     for (const auto& [x, y] : points) {
       if (std::isfinite(y))
         svg.area(across.at(x) - 3, up.at(y) - 3, 6, 6, area_look(i),
-                 chart.curves[i].name + ", " + said(chart.say_x, x) + ": " + said(chart.say_y, y));
+                 chart.curves[i].name + ", " + said(chart.x, x) + ": " + said(chart.y, y));
     }
   }
   return svg;
@@ -223,9 +242,9 @@ Svg line_chart(const LineChart& chart) {
 Svg stacked_chart(const StackedChart& chart) {
   PW_CHECK_EQ(chart.values.size(), chart.names.size());
   double most = 0;
-  std::vector<double> floor(chart.x.size(), 0);
-  for (const auto& values : chart.values) PW_CHECK_EQ(values.size(), chart.x.size());
-  for (size_t i = 0; i < chart.x.size(); ++i) {
+  std::vector<double> floor(chart.at.size(), 0);
+  for (const auto& values : chart.values) PW_CHECK_EQ(values.size(), chart.at.size());
+  for (size_t i = 0; i < chart.at.size(); ++i) {
     double sum = 0;
     for (const auto& values : chart.values) sum += values[i];
     most = std::max(most, sum);
@@ -235,18 +254,18 @@ Svg stacked_chart(const StackedChart& chart) {
   Svg svg(kLeft + kPlot + 40, bottom + 46, chart.title);
   legend(&svg, kLeft, 8, kPlot, chart.names,
          [&](size_t i, double x, double y) { svg.area(x, y, 12, 12, area_look(i)); });
-  const Axis across(chart.x.empty() ? 0 : chart.x.front(), chart.x.empty() ? 1 : chart.x.back(), false, kLeft,
-                    kLeft + kPlot);
+  const Axis across(chart.at.empty() ? 0 : chart.at.front(), chart.at.empty() ? 1 : chart.at.back(), false,
+                    kLeft, kLeft + kPlot);
   const Axis up(0, most * 1.02, false, bottom, top);
-  draw_axes(&svg, {kLeft, top, bottom}, across, up, chart.say_x, chart.say_y, chart.x_name, "");
+  draw_axes(&svg, {kLeft, top, bottom}, across, up, chart.x, chart.y, chart.x_name, "");
   // Of what changes within a column of the screen, the most is shown.
   const size_t columns = static_cast<size_t>(kPlot);
-  const size_t shown = std::min(chart.x.size(), columns);
+  const size_t shown = std::min(chart.at.size(), columns);
   for (size_t n = 0; n < chart.names.size(); ++n) {
     std::string above, below;
     double largest = 0;
     for (size_t c = 0; c < shown; ++c) {
-      const size_t begin = c * chart.x.size() / shown, end = (c + 1) * chart.x.size() / shown;
+      const size_t begin = c * chart.at.size() / shown, end = (c + 1) * chart.at.size() / shown;
       size_t at = begin;  // all parts at one time, so that the whole is right
       double whole = -1;
       for (size_t i = begin; i < end; ++i) {
@@ -258,13 +277,13 @@ Svg stacked_chart(const StackedChart& chart) {
       for (size_t m = 0; m < n; ++m) low += chart.values[m][at];
       const double high = low + chart.values[n][at];
       largest = std::max(largest, chart.values[n][at]);
-      const std::string x = svg_number(across.at(chart.x[at]));
+      const std::string x = svg_number(across.at(chart.at[at]));
       above +=
           (above.empty() ? "M" + x + " " + svg_number(up.at(high)) : "H" + x + "V" + svg_number(up.at(high)));
       below = "V" + svg_number(up.at(low)) + "H" + x + below;
     }
     if (largest <= 0) continue;
-    svg.path(above + below + "Z", area_look(n), chart.names[n] + ": at most " + said(chart.say_y, largest));
+    svg.path(above + below + "Z", area_look(n), chart.names[n] + ": at most " + said(chart.y, largest));
   }
   for (const auto& [value, word] : chart.limits) {
     svg.line(kLeft, up.at(value), kLeft + kPlot, up.at(value), "mark");

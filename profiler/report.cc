@@ -32,8 +32,7 @@ Svg time_chart(const Profile& profile) {
     bars.push_back(std::move(bar));
   }
   return bar_chart("Time per layer of " + profile.model,
-                   {"forward", "backward of inputs", "backward of weights"}, bars,
-                   [](double seconds) { return format_seconds(seconds); });
+                   {"forward", "backward of inputs", "backward of weights"}, bars, Quantity::kSeconds);
 }
 
 Svg memory_chart(const Profile& profile) {
@@ -49,7 +48,7 @@ Svg memory_chart(const Profile& profile) {
     bars.push_back(std::move(bar));
   }
   return bar_chart("Bytes per layer of " + profile.model, {"parameters", "saved for the backward", "output"},
-                   bars, [](double bytes) { return format_bytes(bytes); });
+                   bars, Quantity::kBytes);
 }
 
 std::string svg(const Profile& profile) { return time_chart(profile).file(); }

@@ -55,9 +55,6 @@ constexpr const char* kMoveBandwidth = R"(
 })();
 )";
 
-std::string say_seconds(double seconds) { return format_seconds(seconds); }
-std::string say_rate(double rate) { return format_bytes_per_second(rate); }
-
 /// Where another way would win: a chart, a table, and with scripts a link to make faster or slower.
 void add_bandwidths(Page* page, const Comparison& comparison, const Inputs& inputs) {
   std::vector<const Contender*> ways;
@@ -68,8 +65,8 @@ void add_bandwidths(Page* page, const Comparison& comparison, const Inputs& inpu
   const double now = inputs.topology.levels.back().bandwidth_bytes_per_second;
   LineChart chart{"Time of a minibatch by bandwidth", "bandwidth of the outermost links", "time", {}};
   chart.x_logarithmic = chart.y_logarithmic = true;
-  chart.say_x = say_rate;
-  chart.say_y = say_seconds;
+  chart.x = Quantity::kBytesPerSecond;
+  chart.y = Quantity::kSeconds;
   chart.marks = {{now, "as asked"}};
   std::vector<TableColumn> columns = {{"bandwidth", TableColumn::Side::kLeft}};
   for (size_t w = 0; w < ways.size(); ++w) {

@@ -307,13 +307,16 @@ void run_compare(const Arguments& arguments) {
       ("disturb", po::value<std::vector<std::string>>()->composing(),
        "with --sync: slow ranks, as the runtime takes them; again and again")             //
       ("minibatches", po::value<int64_t>()->default_value(400), "with --sync: of a run")  //
-      ("report", po::value<std::string>(), "file.md, or file.html: one page with a drawing of the plan");
+      ("report", po::value<std::vector<std::string>>()->composing(),
+       "file.md, or file.html: a page; again and again; without: none");
   add_convergence_option(&options);
   const po::variables_map values = parse_options(
       arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
   const Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
-  if (values.count("report") != 0) check_comparison_suffix(values["report"].as<std::string>());
+  const auto reports = values.count("report") != 0 ? values["report"].as<std::vector<std::string>>()
+                                                   : std::vector<std::string>();
+  for (const std::string& file : reports) check_comparison_suffix(file);
   const Stopwatch stopwatch;
   const int64_t samples = values.count("samples-per-update") != 0
                               ? in_range(values, "samples-per-update", 1, int64_t{1} << 40)
@@ -336,11 +339,7 @@ void run_compare(const Arguments& arguments) {
       json["strategies"][i]["plan"] = file.string();
     }
   }
-  if (values.count("report") != 0) {
-    const auto file = values["report"].as<std::string>();
-    write_file(file, comparison_report(comparison, inputs, file));
-    std::cerr << "wrote " << file << "\n";
-  }
+  for (const std::string& file : reports) write_text(file, comparison_report(comparison, inputs, file));
   if (values["json"].as<bool>()) {
     std::cout << json_text(json);
   } else {

@@ -87,14 +87,21 @@ def profile_step(arguments: argparse.Namespace, data: str) -> Step:
 
 def compare_step(arguments: argparse.Namespace) -> Step:
     return Step("compare", [programs.path_of("optimizer"), "compare", *words_of({
-        "profile": os.path.join(arguments.output, "profile.json"), "gpus": arguments.gpus, "topology": arguments.topology,
-        "bandwidths": arguments.bandwidths, "latency": arguments.latency, "memory": arguments.memory, "optimizer": arguments.optimizer,
-        "output": os.path.join(arguments.output, "plans"), "report": os.path.join(arguments.output, "compare.md"), "json": True})],
+        "gpus": arguments.gpus, **links_of(arguments), "memory": arguments.memory, "optimizer": arguments.optimizer,
+        "output": os.path.join(arguments.output, "plans"), "report": [os.path.join(arguments.output, name) for name in ("compare.md", "compare.html")],
+        "json": True})],
                 pathlib.Path(arguments.output, "compare.json"), printed=True)
 
 
-def plan_step(plan: str) -> Step:
-    return Step("plan", [programs.path_of("optimizer"), "show", "--plan", plan], pathlib.Path(plan))
+def links_of(arguments: argparse.Namespace) -> dict:
+    """What prices a plan beside itself: its profile, and the links that it was asked for."""
+    return {"profile": os.path.join(arguments.output, "profile.json"), "topology": arguments.topology, "bandwidths": arguments.bandwidths,
+            "latency": arguments.latency}
+
+
+def plan_step(arguments: argparse.Namespace, plan: str) -> Step:
+    return Step("plan", [programs.path_of("optimizer"), "show", *words_of({
+        "plan": plan, **links_of(arguments), "optimizer": arguments.optimizer, "report": os.path.join(arguments.output, "plan.html")})], pathlib.Path(plan))
 
 
 def launch_step(arguments: argparse.Namespace, data: str, plan: str | None, rest: Sequence[str]) -> Step:
@@ -103,6 +110,12 @@ def launch_step(arguments: argparse.Namespace, data: str, plan: str | None, rest
         "model": spec(model_file(arguments)), "plan": plan, "data": data, "batch_size": arguments.batch_size, "device": arguments.device,
         "precision": arguments.precision, "threads": arguments.threads, "optimizer": arguments.optimizer, "seed": arguments.seed,
         "output": folder}), *rest], pathlib.Path(folder, "summary.json"))
+
+
+def report_step(arguments: argparse.Namespace) -> Step:
+    page = os.path.join(arguments.output, "run.html")
+    return Step("report", [programs.path_of("runtime"), "report", os.path.join(arguments.output, "run"), *words_of({
+        **links_of(arguments), "output": page})], pathlib.Path(page))
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -163,7 +176,7 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     check(arguments)
     quiet(launch_step(arguments, data_of(arguments), None, [*rest, "--print-config"]))
     os.makedirs(arguments.output, exist_ok=True)
-    door = Door(3 + (not is_file_of_model(arguments)) + has_tokenizer(arguments) + (not arguments.plan_only))
+    door = Door(3 + (not is_file_of_model(arguments)) + has_tokenizer(arguments) + 2 * (not arguments.plan_only))
 
     tokens, exported = None, None
     if has_tokenizer(arguments):
@@ -191,12 +204,12 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     step = compare_step(arguments)
     comparison = Comparison.of(json.loads(door.take(step)), str(step.document))
     told(pathlib.Path(arguments.output, "compare.md").read_text(encoding="utf-8").partition("\n## ")[0].rstrip())
-    told(f"{step.document}, {os.path.join(arguments.output, 'compare.md')}")
+    told(f"{step.document}, {os.path.join(arguments.output, 'compare.html')}")
 
     chosen = comparison.contender(arguments.strategy)
-    step = plan_step(chosen.plan)
+    step = plan_step(arguments, chosen.plan)
     told(door.take(step).rstrip())
-    told(f"{step.document}")
+    told(f"{step.document}, {os.path.join(arguments.output, 'plan.html')}")
 
     step = launch_step(arguments, data, chosen.plan, rest)
     if arguments.plan_only:
@@ -208,6 +221,9 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     door.take(step, live=True)
     folder = step.document.parent
     told(f"{step.document}, {folder / 'model.safetensors'}")
+    step = report_step(arguments)
+    door.take(step)
+    told(f"{step.document}: what it did, and what was predicted")
     if exported is not None and exported.config is not None:
         (folder / "config.json").write_text(json.dumps(exported.config, indent=2) + "\n", encoding="utf-8")
         print(f'\nin Python: transformers.{exported.type}.from_pretrained("{folder}")')

@@ -7,6 +7,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/units.h"
 #include "runtime/commands/run_page.h"
 #include "runtime/commands/run_report.h"
 
@@ -16,19 +17,30 @@ namespace po = boost::program_options;
 
 namespace {
 
-/// Of --profile and --topology. Without a topology the links are those that the optimizer takes when nobody
-/// says any (--bandwidths, --latency).
-std::optional<PredictedWith> predicted_with(const po::variables_map& values, int64_t ranks) {
-  constexpr double kUsualBytesPerSecond = 1.25e9, kUsualLatencySeconds = 50e-6;
+/// Of --profile, and --topology or --bandwidths and --latency.
+std::optional<PredictedWith> predicted_with(const po::variables_map& values, const Plan& plan) {
   if (values.count("profile") == 0) {
-    if (values.count("topology") != 0)
-      throw InputError("--topology: goes with --profile", "give --profile profile.json, too");
+    for (const char* other : {"topology", "bandwidths", "latency"})
+      if (values.count(other) != 0 && !values[other].defaulted())
+        throw InputError(std::string("--") + other + ": goes with --profile",
+                         "give --profile profile.json, too");
     return std::nullopt;
   }
-  return PredictedWith{read_document<Profile>(values["profile"].as<std::string>()),
-                       values.count("topology") != 0
-                           ? read_document<Topology>(values["topology"].as<std::string>())
-                           : flat_topology(ranks, kUsualBytesPerSecond, kUsualLatencySeconds, 0)};
+  for (const char* other : {"bandwidths", "latency"})
+    if (values.count("topology") != 0 && !values[other].defaulted())
+      throw InputError(std::string("--") + other + ": does not go with --topology, which says it");
+  PredictedWith predicted{
+      read_document<Profile>(values["profile"].as<std::string>()),
+      values.count("topology") != 0
+          ? read_document<Topology>(values["topology"].as<std::string>())
+          : flat_topology(plan.world_size,
+                          parse_bytes_per_second(values["bandwidths"].as<std::string>(), "--bandwidths"),
+                          parse_seconds(values["latency"].as<std::string>(), "--latency"), 0)};
+  if (predicted.topology.device_count() < plan.world_size)
+    throw InputError("--topology: has " + std::to_string(predicted.topology.device_count()) +
+                         " devices, the run " + std::to_string(plan.world_size) + " ranks",
+                     "Give the topology that the plan was made with.");
+  return predicted;
 }
 
 }  // namespace
@@ -40,7 +52,11 @@ void run_report_command(const std::vector<std::string>& arguments) {
       "profile", po::value<std::string>()->value_name("FILE"),
       "with --output, of one run: its plan's profile, to draw what was predicted; default: drawn without")(
       "topology", po::value<std::string>()->value_name("FILE"),
-      "with --profile: the plan's topology; default: links of 10Gbit/s and 50us");
+      "with --profile: the plan's topology; default: one link for each rank, of --bandwidths")(
+      "bandwidths", po::value<std::string>()->value_name("RATE")->default_value("10Gbit/s"),
+      "with --profile: of these links, as the plan was made")(
+      "latency", po::value<std::string>()->value_name("TIME")->default_value("50us"),
+      "with --profile: of these links");
   // Folders come as plain words; what begins with -- is an option, and the word behind it its value.
   std::vector<std::string> options;
   std::vector<FinishedRun> runs;
@@ -63,7 +79,7 @@ void run_report_command(const std::vector<std::string>& arguments) {
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
   for (const auto& folder : folders) runs.push_back(finished_run(folder));
   if (values.count("output") == 0) {
-    if (values.count("profile") + values.count("topology") != 0)
+    if (values.count("profile") != 0)
       throw InputError("--profile: the prediction is drawn on a page", "give --output run.html, too");
     std::cout << run_report(runs);
     return;
@@ -73,7 +89,7 @@ void run_report_command(const std::vector<std::string>& arguments) {
     throw InputError("--output: got " + in_quotes(file.string()) + "; expected a name that ends in .html");
   if (runs.size() > 1 && values.count("profile") != 0)
     throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
-  write_file(file, run_page(runs, predicted_with(values, runs.front().plan.world_size)));
+  write_file(file, run_page(runs, predicted_with(values, runs.front().plan)));
   std::cerr << "wrote " << file.string() << "\n";
 }
 

@@ -29,9 +29,6 @@ std::string percent(double part) {
   std::snprintf(text, sizeof text, "%.1f %%", 100 * part);
   return text;
 }
-std::string say_seconds(double seconds) { return format_seconds(seconds); }
-std::string say_bytes(double bytes) { return format_bytes(bytes); }
-std::string say_percent(double part) { return percent(part); }
 
 /// A stage's color bar and its ranks.
 Svg stages_of(const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
@@ -67,7 +64,7 @@ std::string what_it_did(const FinishedRun& run) {
 void add_losses(Page* page, const std::vector<FinishedRun>& runs) {
   LineChart chart{"Loss by minibatch", "minibatch", "loss", {}};
   LineChart hits{"Evaluations", "minibatches trained", "top-1", {}};
-  hits.say_y = say_percent;
+  hits.y = Quantity::kPart;
   TextTable table({{"run", TableColumn::Side::kLeft}, {"minibatches"}, {"loss"}, {"top-1"}});
   for (const FinishedRun& run : runs) {
     const auto file = run.folder / "metrics.jsonl";
@@ -172,7 +169,7 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
       "Dependency: the message that the rank waited for was still being computed. Transfer: it was on its "
       "way, "
       "or being handed over. Other: evaluations, checkpoints, the runtime between two actions.");
-  page->figure(bar_chart("Where the time of each rank went", parts, bars, say_percent),
+  page->figure(bar_chart("Where the time of each rank went", parts, bars, Quantity::kPart),
                "Time of each rank, as a part of the traced time");
   page->table(table, "Time of each rank, as a part of the traced time");
 }
@@ -209,8 +206,8 @@ void add_memory(Page* page, const FinishedRun& run, const std::string& trace) {
       const auto predicted = static_cast<double>(rank.predicted_memory_bytes);
       chart.limits.emplace_back(predicted, "predicted: " + format_bytes(predicted));
     }
-    chart.say_x = say_seconds;
-    chart.say_y = say_bytes;
+    chart.x = Quantity::kSeconds;
+    chart.y = Quantity::kBytes;
     page->figure(stacked_chart(chart), "Tensors of rank " + std::to_string(memory.rank) +
                                            " by purpose, after each action; within one it may be more");
   }
@@ -310,9 +307,7 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
     bars.push_back({run.name,
                     {{run.summary.samples_per_second, run.name}},
                     std::to_string(std::llround(run.summary.samples_per_second))});
-  page.figure(bar_chart("Throughput", {"samples/s"}, bars,
-                        [](double value) { return std::to_string(std::llround(value)); }),
-              "Throughput");
+  page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}), "Throughput");
   add_losses(&page, runs);
   page.heading("In numbers");
   add_tables(&page, runs);

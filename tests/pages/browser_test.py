@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = os.path.abspath(sys.argv.pop(1))
@@ -119,6 +120,35 @@ def open_page(page, width, dark):
     return {"console": console, "seconds": seconds, **json.loads(plain)}
 
 
+def grey_blocks(png):
+    """The mean grey of each block of 20 x 20 pixels of an 8-bit PNG of RGB or RGBA, not interlaced (W3C PNG, 4 and 9)."""
+    data, at, size, packed = png.read_bytes(), 8, None, b""
+    while at < len(data):
+        length, kind = int.from_bytes(data[at:at + 4], "big"), data[at + 4:at + 8]
+        body = data[at + 8:at + 8 + length]
+        if kind == b"IHDR":
+            size, channels = (int.from_bytes(body[:4], "big"), int.from_bytes(body[4:8], "big")), {2: 3, 6: 4}[body[9]]
+        packed += body if kind == b"IDAT" else b""
+        at += 12 + length
+    raw, (width, height) = zlib.decompress(packed), size
+    stride, before, sums = width * channels, bytearray(width * channels), {}
+    for y in range(height):
+        filter_kind, row = raw[y * (stride + 1)], bytearray(raw[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
+        for x in range(stride if filter_kind else 0):
+            left, up, corner = (row[x - channels], before[x], before[x - channels]) if x >= channels else (0, before[x], 0)
+            if filter_kind == 4:
+                guess = left + up - corner
+                near = min((left, up, corner), key=lambda value: abs(guess - value))
+                row[x] = row[x] + near & 255
+            else:
+                row[x] = row[x] + (0, left, up, (left + up) // 2)[filter_kind] & 255
+        for x in range(width):
+            block = (x // 20, y // 20)
+            sums[block] = sums.get(block, 0) + sum(row[x * channels:x * channels + 3])
+        before = row
+    return {block: total / 1200 for block, total in sums.items()}
+
+
 class Pages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -189,6 +219,23 @@ class Pages(unittest.TestCase):
         self.assertIn("reads version", run_page)
         parts = re.findall(r"rank 0, (?:compute|time slice|all-reduce|dependency|transfer|samples|fill and drain|other): ([\d.]+) %", run_page)
         self.assertAlmostEqual(sum(map(float, parts)), 100, delta=0.5)
+
+    def test_the_page_of_a_kept_profile_looks_as_it_did(self):
+        """Blocks of it are as dark as in the kept picture. PIPEWRIGHT_KEEP=1 keeps a new one."""
+        fonts = subprocess.run(["fc-match", "Helvetica"], capture_output=True, text=True).stdout if shutil.which("fc-match") else ""
+        if "Liberation" not in fonts:
+            print("not compared: this machine draws Helvetica with another face than Liberation Sans")
+            return
+        page, taken, kept = self.folder / "kept.html", self.folder / "kept.png", SOURCE / "tests" / "pages" / "profile.png"
+        run("profiler", "report", "--profile", SOURCE / "docs" / "examples" / "profile.json", "--output", page, folder=self.folder)
+        subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--blink-settings=preferredColorScheme=1",
+                        "--window-size=900,700", f"--screenshot={taken}", page.as_uri()], capture_output=True, timeout=120, check=True)
+        if os.environ.get("PIPEWRIGHT_KEEP"):
+            shutil.copy(taken, kept)
+        now, then = grey_blocks(taken), grey_blocks(kept)
+        self.assertEqual(now.keys(), then.keys())
+        different = {block: (round(then[block]), round(now[block])) for block in now if abs(now[block] - then[block]) > 24}
+        self.assertLess(len(different), len(now) // 100, different)
 
     def test_large_documents_stay_small_and_open_fast(self):
         folder = self.folder / "large"

@@ -129,11 +129,10 @@ TEST_CASE("what is not finite is a gap, and charts of nothing are drawn") {
   const Svg gaps = line_chart({"gaps", "x", "y", {{"g", {{0, 1}, {1, std::nan("")}, {2, 3}}}}});
   CHECK(gaps.file().find("nan") == std::string::npos);
   CHECK(heights(gaps, "l0").size() == 2);
-  for (const Svg& svg :
-       {line_chart({"none", "x", "y", {}}), line_chart({"one", "x", "y", {{"a", {{3, 4}}}}}),
-        bar_chart("none", {"a"}, {}, [](double value) { return format_seconds(value); }),
-        bar_chart("zero", {"a"}, {{"x", {{0, ""}}, ""}}, [](double value) { return format_seconds(value); }),
-        stacked_chart({"none", "x", {"a"}, {}, {{}}})}) {
+  for (const Svg& svg : {line_chart({"none", "x", "y", {}}), line_chart({"one", "x", "y", {{"a", {{3, 4}}}}}),
+                         bar_chart("none", {"a"}, {}, Quantity::kSeconds),
+                         bar_chart("zero", {"a"}, {{"x", {{0, ""}}, ""}}, Quantity::kSeconds),
+                         stacked_chart({"none", "x", {"a"}, {}, {{}}})}) {
     const std::string text = svg.file();
     CHECK(text.find("nan") == std::string::npos);
     CHECK(text.find("inf") == std::string::npos);
@@ -150,22 +149,29 @@ TEST_CASE("a logarithmic axis has its decades, and equal factors are equally far
 }
 
 TEST_CASE("bars show each part with its tip, stacks the most there was") {
-  const Svg bars = bar_chart("bars", {"a", "b"}, {{"one", {{1, "tip a"}, {2, "tip b"}}, "note"}},
-                             [](double value) { return format_seconds(value); });
+  const Svg bars =
+      bar_chart("bars", {"a", "b"}, {{"one", {{1, "tip a"}, {2, "tip b"}}, "note"}}, Quantity::kSeconds);
   for (const char* part : {"tip a", "tip b", "note", "one"})
     CHECK(bars.file().find(part) != std::string::npos);
   StackedChart chart{"stack", "time", {"a", "b"}, {}, {{}, {}}};
   for (int i = 0; i < 5000; ++i) {
-    chart.x.push_back(i);
+    chart.at.push_back(i);
     chart.values[0].push_back(i == 2500 ? 1000 : 10);
     chart.values[1].push_back(5);
   }
   chart.limits = {{1200, "limit"}};
-  chart.say_y = [](double value) { return std::to_string(std::llround(value)); };
+  chart.y = {[](double value) { return std::to_string(std::llround(value)); }};
   const Svg stack = stacked_chart(chart);
   CHECK(stack.file().find("a: at most 1000") != std::string::npos);
   CHECK(stack.file().find("limit") != std::string::npos);
   CHECK(stack.file().size() < 60000);
+}
+
+TEST_CASE("bytes have steps of whole binary units") {
+  StackedChart chart{"bytes", "time", {"a"}, {0, 1}, {{0, 6.0 * (1 << 20)}}};
+  chart.y = Quantity::kBytes;
+  const std::string svg = stacked_chart(chart).file();
+  for (const char* tick : {">2 MiB<", ">4 MiB<", ">6 MiB<"}) CHECK(svg.find(tick) != std::string::npos);
 }
 
 TEST_CASE("stages are drawn with what crosses their cuts") {

@@ -49,7 +49,7 @@ class Words(unittest.TestCase):
         self.assertEqual(train_command.profile_step(given, data).command[1:],
                          "profile --model out/model.pt2 --batch-size 8 --data text:file=a.txt,tokens=32 --optimizer adamw --output out/profile.json".split())
         self.assertEqual(train_command.compare_step(given).command[1:],
-                         "compare --profile out/profile.json --gpus 2 --optimizer adamw --output out/plans --report out/compare.md --json".split())
+                         "compare --gpus 2 --profile out/profile.json --optimizer adamw --output out/plans --report out/compare.md --report out/compare.html --json".split())
         self.assertEqual(train_command.launch_step(given, data, "p.json", ["--epochs", "3"]).command[1:],
                          "launch --model out/model.pt2 --plan p.json --data text:file=a.txt,tokens=32 --batch-size 8 --optimizer adamw --seed 0 --output out/run "
                          "--epochs 3".split())
@@ -161,8 +161,11 @@ class WithPrograms(unittest.TestCase):
         self.assertIn('pipewright.load("out/run", model)', said)
         summary = pipewright.Summary.read("out/run/summary.json")
         self.assertEqual((summary.status, summary.minibatches, summary.world_size), ("done", 20, 2))
-        commands = [line.partition(": ")[2] for line in said.splitlines() if " of 4, " in line]
-        self.assertEqual(len(commands), 4)
+        commands = [line.partition(": ")[2] for line in said.splitlines() if " of 5, " in line]
+        self.assertEqual(len(commands), 5)
+        for page in ("compare", "plan", "run"):
+            self.assertIn(f"out/{page}.html", said)
+            self.assertIn("</html>", pathlib.Path("out", page + ".html").read_text())
         again = subprocess.run(["sh", "-c", commands[1]], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True).stdout
         self.assertEqual(json.loads(again), json.loads(pathlib.Path("out/compare.json").read_text()))
 
@@ -192,8 +195,8 @@ class WithPrograms(unittest.TestCase):
     def test_a_step_that_fails_is_named_with_its_program_s_exit_code(self):
         said, error = self.command("train", str(SOURCE / "tests/models/pt2/net.pt2"), "--data", "synthetic-images:image=9", "--batch-size", "16", "--gpus", "1", "--yes",
                                    "--output", "out", code=2)
-        self.assertIn("1 of 4, profile: ", said)
-        self.assertIn("step 1 of 4, profile, ended with exit code 2", error)
+        self.assertIn("1 of 5, profile: ", said)
+        self.assertIn("step 1 of 5, profile, ended with exit code 2", error)
 
 
 unittest.main(verbosity=2)

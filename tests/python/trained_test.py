@@ -168,7 +168,7 @@ class Trained(unittest.TestCase):
     def test_a_misspelt_model_is_told_with_the_nearest(self):
         said = self.train("own:make", "--data", "synthetic-images", code=1)
         self.assertIn("there is no module 'own'\n  Run this where own.py is", said)
-        self.assertIn("step 1 of 5, export, ended with exit code 1", said)
+        self.assertIn("step 1 of 6, export, ended with exit code 1", said)
 
 
 unittest.main(verbosity=2)
