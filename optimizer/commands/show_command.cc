@@ -1,16 +1,11 @@
 // `show`: a plan as tables and a timeline.
-#include <algorithm>
 #include <filesystem>
-#include <functional>
 #include <iostream>
-#include <optional>
 #include <sstream>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/regular_file.h"
-#include "graph/summary.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
@@ -55,71 +50,6 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
   return simulate(schedule_of(plan), shape_of(plan), slot_times(plan), span);
 }
 
-/// What one plan of a run trained.
-struct Stretch {
-  std::string plan_file;
-  std::optional<Span> minibatches;  ///< absent: all
-};
-
-std::vector<Stretch> stretches_of(const std::filesystem::path& folder) {
-  std::vector<Stretch> stretches;
-  if (file_exists(folder / "summary.json")) {
-    for (const GenerationSummary& each : read_document<Summary>(folder / "summary.json").generations)
-      if (each.minibatches > 0)
-        stretches.push_back({each.plan, Span{each.first_minibatch, each.minibatches}});
-  }
-  if (stretches.empty()) stretches.push_back({"plan.json", {}});
-  return stretches;
-}
-
-/// What the run's trace has of `plan`: of several stretches, of the last that was traced.
-Simulation timeline_in(const std::filesystem::path& folder, const Plan& plan) {
-  std::string others;
-  std::optional<Simulation> found;
-  for (const Stretch& stretch : stretches_of(folder)) {
-    const auto trained = read_document<Plan>(folder / stretch.plan_file);
-    const bool same =
-        trained.schedule == plan.schedule &&
-        std::equal(trained.stages.begin(), trained.stages.end(), plan.stages.begin(), plan.stages.end(),
-                   [](const Stage& a, const Stage& b) { return a.nodes == b.nodes && a.ranks == b.ranks; });
-    if (!same) {
-      others += (others.empty() ? "" : ", ") + stretch.plan_file + " (" + trained.shape_text() +
-                ", schedule " + trained.schedule + ")";
-      continue;
-    }
-    Simulation run = timeline_of_trace(read_file(folder / "trace.json"), shape_of(plan), stretch.minibatches);
-    if (!found || !run.actions.empty()) found = std::move(run);
-  }
-  if (found) return *std::move(found);
-  throw InputError("--run " + folder.string() + ": its plan is another one than --plan: " + others +
-                       ", or of other nodes or ranks",
-                   "give --plan " + (folder / stretches_of(folder).front().plan_file).string());
-}
-
-/// Minibatches in the middle of what the run's trace has of the plan, where the pipeline is full: predicted,
-/// and below as they were.
-std::vector<NamedTimeline> beside_run(const std::filesystem::path& folder, const Plan& plan,
-                                      int64_t minibatches, const std::function<Simulation(Span)>& played) {
-  const Simulation run = timeline_in(folder, plan);
-  int64_t first = -1, last = -1;
-  for (const SimulatedAction& a : run.actions) {
-    if (is_of_round(a.action.kind) || is_of_message(a.action.kind)) continue;
-    first = first < 0 ? a.action.index : std::min(first, a.action.index);
-    last = std::max(last, a.action.index);
-  }
-  if (first < 0) {
-    throw InputError((folder / "trace.json").string() + ": there is no minibatch in it",
-                     "train with --trace-minibatches 64");
-  }
-  const int64_t traced = last + 1 - first;
-  minibatches = std::min(minibatches, traced);
-  const int64_t before = (traced - minibatches) / 2;
-  return {{"predicted", window_of(played({0, traced}), {before, minibatches})},
-          {"measured, minibatches " + std::to_string(first + before) + " to " +
-               std::to_string(first + before + minibatches - 1),
-           window_of(run, {first + before, minibatches})}};
-}
-
 /// --report: with the price that --profile makes.
 void write_page(const po::variables_map& values, Plan plan) {
   const auto file = values["report"].as<std::string>();
@@ -145,18 +75,16 @@ void run_show(const Arguments& arguments) {
   options.add_options()                                                           //
       ("minibatches", po::value<int64_t>()->default_value(8), "in the timeline")  //
       ("output", po::value<std::string>(),
-       "file.svg: the timeline; with --profile in its times, else in equal slots")  //
-      ("run", po::value<std::string>(),
-       "folder of a run: what it did under this plan, below what --profile says; needs --output")(
+       "file.svg: the timeline; with --profile in its times, else in equal slots")(
           "report", po::value<std::string>(), "file.html: a page; needs --profile; without: none");
   const po::variables_map values = parse_options(arguments, options,
                                                  "pipewright-optimizer show --plan FILE [--changes FILE] "
-                                                 "[--profile FILE] [--run DIR] [--output FILE.svg]");
+                                                 "[--profile FILE] [--output FILE.svg]");
   const Plan plan = read_plan(values);
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);
   if (values.count("changes") != 0) {
-    refuse_with_changes(values, {"output", "report", "run"});
+    refuse_with_changes(values, {"output", "report"});
     const PlanSequence sequence = read_sequence(values, plan);
     for (size_t i = 0; i < sequence.plans.size(); ++i) {
       std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
@@ -168,10 +96,6 @@ void run_show(const Arguments& arguments) {
   }
   if (values.count("report") != 0) write_page(values, plan);
   const Simulation slots = show_plan(plan, span, width);
-  if (values.count("run") != 0 && (values.count("output") == 0 || values.count("profile") == 0)) {
-    throw InputError("--run: what a run did is drawn below what its profile says",
-                     "give --profile FILE and --output FILE.svg, too");
-  }
   if (values.count("output") == 0) {
     std::cout << "\n" << clipped(draw_text(slots, 1), width);
     return;
@@ -185,14 +109,9 @@ void run_show(const Arguments& arguments) {
     write_text(output, draw_svg(slots, title + ", equal slots").file());
   } else {
     const PlanCost cost = cost_as_run(plan, inputs_for(values, plan, plan.world_size));
-    const auto played = [&](Span minibatches) {
-      return simulate(schedule_of(plan), shape_of(plan), cost.times, minibatches, cost.shared);
-    };
     write_text(
         output,
-        values.count("run") == 0
-            ? draw_svg(played(span), title).file()
-            : draw_svg(beside_run(values["run"].as<std::string>(), plan, span.count, played), title).file());
+        draw_svg(simulate(schedule_of(plan), shape_of(plan), cost.times, span, cost.shared), title).file());
   }
 }
 

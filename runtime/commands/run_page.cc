@@ -10,6 +10,7 @@
 #include "graph/run.h"
 #include "graph/units.h"
 #include "graph/verified.h"
+#include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
 #include "pages/charts.h"
 #include "pages/page.h"
@@ -110,28 +111,39 @@ std::optional<Span> middle_of(const Simulation& timeline, int64_t count) {
   return Span{first + (traced - count) / 2, count};
 }
 
-void add_timelines(Page* page, const FinishedRun& run, const Simulation& timeline, Span shown,
+/// The plan's timeline by the simulator, as long as the window; nothing, and why, where it has no price.
+std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, Span shown,
+                                             const PredictedWith& with) {
+  // The pipeline is full in the window, as it is in a run by then.
+  constexpr int64_t kMostBefore = 64;
+  const int64_t before = std::min(shown.first, kMostBefore);
+  PlanRequest request;
+  request.schedule = plan.schedule;
+  request.weights = plan.weights;
+  try {
+    const Profile profile = frozen_profile(with.profile, plan.frozen_layers, false, "plan: frozen_layers");
+    const PlanCost cost = cost_of_plan(plan, profile, with.topology, request);
+    return window_of(
+        simulate(plan.schedule, shape_of(plan), cost.times, {0, 2 * before + shown.count}, cost.shared),
+        {before, shown.count});
+  } catch (const PlanError& error) {
+    page->paragraph(std::string("What was predicted is not drawn: ") + error.what());
+    return std::nullopt;
+  }
+}
+
+void add_timelines(Page* page, const Plan& plan, const Simulation& timeline, Span shown,
                    const std::optional<PredictedWith>& predicted) {
   std::vector<NamedTimeline> panels;
   if (predicted) {
-    PlanRequest request;
-    request.schedule = run.plan.schedule;
-    request.weights = run.plan.weights;
-    const PlanCost cost = cost_of_plan(run.plan, predicted->profile, predicted->topology, request);
-    const int64_t before = std::min<int64_t>(shown.first, 64);
-    panels.push_back({"predicted", window_of(simulate(run.plan.schedule, shape_of(run.plan), cost.times,
-                                                      {0, 2 * before + shown.count}, cost.shared),
-                                             {before, shown.count})});
+    if (const auto simulated = predicted_timeline(page, plan, shown, *predicted))
+      panels.push_back({"predicted", *simulated});
   }
   panels.push_back({"measured", window_of(timeline, shown)});
-  page->figure(draw_svg(panels, "Minibatches " + std::to_string(shown.first) + " to " +
-                                    std::to_string(shown.end() - 1)),
-               predicted ? "What each rank does: predicted, and below as it was" : "What each rank did");
-  if (!predicted) {
-    page->paragraph("With the profile that the plan was made with, the prediction stands above it:");
-    page->command("pipewright-runtime report " + run.folder.string() +
-                  " --profile profile.json --output run.html");
-  }
+  page->figure(
+      draw_svg(panels,
+               "Minibatches " + std::to_string(shown.first) + " to " + std::to_string(shown.end() - 1)),
+      panels.size() > 1 ? "What each rank does: predicted, and below as it was" : "What each rank did");
 }
 
 /// Every second of the trace, by rank; all columns of a row add up to the whole.
@@ -162,15 +174,8 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
     bars.push_back(std::move(bar));
     table.add(std::move(row));
   }
-  page->heading("Where the time went");
-  page->paragraph(
-      "Of the " + format_seconds(timeline.total_seconds) +
-      " that were traced. Time slice: others had the core while the rank computed (over the whole run). "
-      "Dependency: the message that the rank waited for was still being computed. Transfer: it was on its "
-      "way, "
-      "or being handed over. Other: evaluations, checkpoints, the runtime between two actions.");
   page->figure(bar_chart("Where the time of each rank went", parts, bars, Quantity::kPart),
-               "Time of each rank, as a part of the traced time");
+               "Time of each rank, of " + format_seconds(timeline.total_seconds) + " that were traced");
   page->table(table, "Time of each rank, as a part of the traced time");
 }
 
@@ -248,23 +253,60 @@ void add_files(Page* page, const FinishedRun& run) {
                 " --csv metrics.csv --tensorboard events");
 }
 
+/// What one plan of a run trained.
+struct Stretch {
+  std::string plan_file;
+  Plan plan;
+  std::optional<Span> minibatches;  ///< absent: all
+};
+
+/// In order; of a run whose plan changed often the last ones.
+std::vector<Stretch> stretches_of(const FinishedRun& run) {
+  constexpr size_t kMost = 6;
+  std::vector<Stretch> stretches;
+  for (const GenerationSummary& each : run.summary.generations)
+    if (each.minibatches > 0)
+      stretches.push_back({each.plan, read_document<Plan>(run.folder / each.plan),
+                           Span{each.first_minibatch, each.minibatches}});
+  if (stretches.empty()) stretches.push_back({"plan.json", run.plan, std::nullopt});
+  if (stretches.size() > kMost) stretches.erase(stretches.begin(), stretches.end() - kMost);
+  return stretches;
+}
+
+/// For each plan of the run its timeline, and where the time went.
+void add_traced(Page* page, const FinishedRun& run, const std::string& trace,
+                const std::optional<PredictedWith>& predicted) {
+  page->heading("What each rank did");
+  page->paragraph(
+      "Below each timeline, where each rank's time went. Time slice: others had the core while the rank "
+      "computed (over the whole run). Dependency: the message that the rank waited for was still being "
+      "computed. Transfer: it was on its way, or being handed over. Other: evaluations, checkpoints, the "
+      "runtime between two actions.");
+  for (const Stretch& stretch : stretches_of(run)) {
+    const Simulation timeline = timeline_of_trace(trace, shape_of(stretch.plan), stretch.minibatches);
+    constexpr int64_t kShown = 12;
+    const std::optional<Span> shown = middle_of(timeline, kShown);
+    if (!shown) continue;
+    if (stretch.minibatches)
+      page->paragraph("Under " + stretch.plan_file + ", minibatches " +
+                      std::to_string(stretch.minibatches->first) + " to " +
+                      std::to_string(stretch.minibatches->end() - 1) + ":");
+    add_timelines(page, stretch.plan, timeline, *shown, predicted);
+    add_time_use(page, run, timeline);
+  }
+  if (predicted) return;
+  page->paragraph("With the profile that the plan was made with, the prediction stands above it:");
+  page->command("pipewright-runtime report " + run.folder.string() +
+                " --profile profile.json --output run.html");
+}
+
 void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
   page->lead(what_it_did(run));
   const Plan& plan = run.plan;
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
     const std::string trace = read_file(trace_file);
-    // Of a run whose plan changed, the last plan's part.
-    std::optional<Span> of_plan;
-    for (const GenerationSummary& each : run.summary.generations)
-      if (each.minibatches > 0) of_plan = Span{each.first_minibatch, each.minibatches};
-    const Simulation timeline = timeline_of_trace(trace, shape_of(plan), of_plan);
-    constexpr int64_t kShown = 12;
-    if (const std::optional<Span> shown = middle_of(timeline, kShown)) {
-      page->heading("Timeline");
-      add_timelines(page, run, timeline, *shown, predicted);
-      add_time_use(page, run, timeline);
-    }
+    add_traced(page, run, trace, predicted);
     add_memory(page, run, trace);
   }
   add_losses(page, {run});
