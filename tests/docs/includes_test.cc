@@ -23,7 +23,7 @@ Arrows arrows_of_sources() {
   Arrows arrows;
   for (const auto& file : tree()) {
     if (!has_suffix(file, {".cc", ".h", ".cu", ".inc"}) ||
-        !is_below(file, {"graph", "interference", "models", "optimizer", "profiler", "runtime"}))
+        !is_below(file, {"graph", "interference", "models", "optimizer", "pages", "profiler", "runtime"}))
       continue;
     const std::string from = folder_of(file);
     if (from.find("gloo_shim") != std::string::npos) continue;  // for LibTorch's header alone

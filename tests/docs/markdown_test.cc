@@ -152,7 +152,7 @@ TEST_CASE("every option in an example of our programs is one that a program has"
   std::string sources;
   for (const auto& file : tree()) {
     if (has_suffix(file, {".cc"}) &&
-        is_below(file, {"graph", "interference", "optimizer", "profiler", "runtime"}))
+        is_below(file, {"graph", "interference", "optimizer", "pages", "profiler", "runtime"}))
       sources += text_of(file);
   }
   for (const Page& page : pages()) {

@@ -10,8 +10,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::vector<std::string> kSourceFolders = {"graph",    "interference", "optimizer", "models",
-                                                 "profiler", "runtime",      "tests"};
+const std::vector<std::string> kSourceFolders = {"graph", "interference", "optimizer", "models",
+                                                 "pages", "profiler",     "runtime",   "tests"};
 
 // Does a CMakeLists.txt name the file, in its folder or one above it?
 bool is_built(const fs::path& source) {
