@@ -6,8 +6,8 @@
 
 namespace pipewright {
 
-/// `report RUN_FOLDER ...`: prints run_report() of the folders. InputError if no folder is given or one holds
-/// no finished run.
+/// `report RUN_FOLDER ...`: prints run_report() of the folders; --csv and --tensorboard write their numbers
+/// (metrics_export.h). InputError if no folder is given or one holds no finished run.
 void run_report_command(const std::vector<std::string>& arguments);
 
 }  // namespace pipewright
