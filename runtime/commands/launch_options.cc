@@ -15,7 +15,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kFlags[] = {"no-pin"};
+constexpr const char* kFlags[] = {"no-pin", "watch"};
 constexpr const char* kWithValue[] = {"ranks", "hosts", "rsh", "master-addr"};
 
 }  // namespace
