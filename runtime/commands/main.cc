@@ -200,7 +200,7 @@ void launch_watched(const Job& job, LaunchSettings settings, bool json) {
   try {
     launch(job, settings);
   } catch (const Error&) {
-    watch.finish();
+    if (watch.has_shown()) watch.finish();  // else what is there may be an earlier run's
     throw;
   }
   watch.finish();

@@ -20,8 +20,9 @@ class RunWatch {
 
   /// Looks, and shows what there is; cheap where the last look is less than half a second old.
   const RunView& look();
-  /// Looks once more, and shows how things are now, if there has been anything to see.
+  /// Looks once more, and shows how things are now.
   const RunView& finish();
+  bool has_shown() const { return began_; }  ///< something of a run
   bool on_terminal() const { return terminal_.has_value(); }
   /// Of a terminal: text of somebody else, above.
   void print_above(std::string_view text);

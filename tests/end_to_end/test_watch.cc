@@ -73,24 +73,24 @@ class PseudoTerminal {
   /// Everything that has scrolled by, too.
   std::vector<std::string> lines() {
     std::vector<std::string> lines(1);
-    size_t row = 0;
+    size_t row = 0, column = 0;
     const std::string& text = written();
     for (size_t i = 0; i < text.size(); ++i) {
       if (text[i] == '\n') {
         if (++row == lines.size()) lines.emplace_back();
-        column_ = 0;
+        column = 0;
       } else if (text[i] == '\r') {
-        column_ = 0;
+        column = 0;
       } else if (text[i] == '\033') {
         size_t end = text.find_first_not_of("0123456789", i + 2);
         const std::string number = text.substr(i + 2, end - i - 2);
         if (text[end] == 'A') row -= std::min<size_t>(row, std::stoul(number));
         if (text[end] == 'J') lines.resize(row + 1);
-        if (text[end] == 'K' || text[end] == 'J') lines[row].resize(std::min(lines[row].size(), column_));
+        if (text[end] == 'K' || text[end] == 'J') lines[row].resize(std::min(lines[row].size(), column));
         i = end;
       } else {
-        lines[row].resize(std::max(lines[row].size(), column_ + 1));
-        lines[row][column_++] = text[i];
+        lines[row].resize(std::max(lines[row].size(), column + 1));
+        lines[row][column++] = text[i];
       }
     }
     return lines;
@@ -100,7 +100,6 @@ class PseudoTerminal {
   const int master_;
   int slave_ = -1;
   std::string name_, written_;
-  size_t column_ = 0;
 };
 
 size_t lines_that_begin(const std::vector<std::string>& lines, const std::string& with) {
@@ -114,20 +113,20 @@ TEST_CASE("watch: a run that somebody else starts later is followed until it is 
   const TemporaryFolder folder;
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
   REQUIRE(eventually(30s, [&] { return times_in(watch.error(), "waits for a run to begin in ") == 1; }));
-  const Outcome launched = run_command(folder, launch_of(folder, {"--minibatches", "600", "--evaluation-data",
+  const Outcome launched = run_command(folder, launch_of(folder, {"--minibatches", "6000", "--evaluation-data",
                                                                   "synthetic-images:image=8,samples=32"}));
   INFO(launched.error);
   REQUIRE(launched.code == 0);
   INFO(watch.error() << watch.output());
   CHECK(watch.wait(60s) == 0);
   CHECK_THAT(watch.output(), Contains("/run: runs  mlp") && Contains("evaluation loss") &&
-                                 Contains("minibatch 600/600") && Contains("/run: done"));
+                                 Contains("minibatch 6000/6000") && Contains("/run: done"));
   CHECK(watch.output().find('\033') == std::string::npos);
   CHECK_FALSE(live_in(folder));
 
   const Outcome after = run_command(folder, watch_of(folder));
   CHECK(after.code == 0);
-  CHECK_THAT(after.output, Contains("/run: done") && Contains("minibatch 600/600"));
+  CHECK_THAT(after.output, Contains("/run: done") && Contains("minibatch 6000/6000"));
 }
 
 TEST_CASE(
