@@ -101,7 +101,7 @@ TEST_CASE("TensorBoard: an event file, byte by byte") {
   events.commit();
   const std::string bytes = read_file(folder / "events.out.tfevents.pipewright");
   const std::string first(
-      "\x09\0\0\0\0\0\xf8\x3f\x1a\x0d"
+      "\x09\0\0\0\0\0\0\xf8\x3f\x1a\x0d"
       "brain.Event:2",
       24);
   const std::string second(
