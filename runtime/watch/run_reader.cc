@@ -28,7 +28,7 @@ constexpr size_t kMostEvents = 100;      // remembered
 // they miss each other.
 constexpr double kGoneSeconds = 10;
 
-std::string text(const char* format, double value) {
+std::string number_text(const char* format, double value) {
   char buffer[64];
   std::snprintf(buffer, sizeof buffer, format, value);
   return buffer;
@@ -171,16 +171,16 @@ void RunReader::take_minibatch(const Json& json) {
 void RunReader::take_evaluation(const Json& evaluation) {
   const double within = number_in(evaluation, "minibatches"), top1 = number_in(evaluation, "top1");
   std::string event = "epoch " + std::to_string(integer_in(evaluation, "epoch") + 1);
-  if (std::isfinite(within)) event += ", minibatch " + text("%.0f", within);
+  if (std::isfinite(within)) event += ", minibatch " + number_text("%.0f", within);
   event += ": evaluation loss " + loss_text(number_in(evaluation, "loss"));
-  if (std::isfinite(top1)) event += ", top-1 " + text("%.2f %%", 100 * top1);
+  if (std::isfinite(top1)) event += ", top-1 " + number_text("%.2f %%", 100 * top1);
   tell(event);
 }
 
 void RunReader::take_slowdown(const Json& change, const std::string& who, const std::string& verb) {
   const double slowdown = number_in(change, "slowdown");
   tell("minibatch " + std::to_string(integer_in(change, "minibatch")) + ": " + who + verb + " " +
-       (slowdown > 1 ? text("%.1f times as long as when the run was quiet", slowdown)
+       (slowdown > 1 ? number_text("%.1f times as long as when the run was quiet", slowdown)
                      : "as long as when the run was quiet, again"));
 }
 

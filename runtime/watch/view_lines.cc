@@ -17,7 +17,7 @@ constexpr int64_t kUsualWidth = 80;  // of a curve where lines are as wide as on
 constexpr double kSlow = 1.1;        // a slowdown nearer to 1 is none (LevelMonitor::kQuiet)
 constexpr double kLong = 2;          // seconds in an operation that are worth a word
 constexpr int64_t kCurveHeight = 5;
-constexpr int64_t kMostEvents = 6;  // shown
+constexpr int64_t kShownEvents = 6;  // shown
 constexpr int64_t kLeastRanks = 2;
 
 std::string text(const char* format, double value) {
@@ -221,7 +221,7 @@ std::vector<ViewLine> screen_lines(const RunView& run, int64_t width, int64_t he
     room -= static_cast<int64_t>(curve.size());
   }
   int64_t events =
-      std::min<int64_t>({static_cast<int64_t>(run.events.size()), kMostEvents, std::max<int64_t>(room, 0)});
+      std::min<int64_t>({static_cast<int64_t>(run.events.size()), kShownEvents, std::max<int64_t>(room, 0)});
   const int64_t others = all - ranks;
   if (others > 0 && events + others > room)
     events = std::min<int64_t>(events, std::max<int64_t>(room - others, 1));
