@@ -155,13 +155,11 @@ class Throughput {
  public:
   /// Of the minibatches that end with this one; 0 where that is not known.
   double add(const Json& minibatch) {
-    const double elapsed = number_in(minibatch, "elapsed_seconds");
-    if (!last_.empty() && !(elapsed >= last_.back().seconds)) last_.clear();  // it went on elsewhere
-    last_.push_back({elapsed, number_in(minibatch, "samples")});
+    last_.push_back({number_in(minibatch, "elapsed_seconds"), number_in(minibatch, "samples")});
     if (last_.size() > kWindow + 1) last_.pop_front();
     double samples = 0;
     for (size_t i = 1; i < last_.size(); ++i) samples += last_[i].samples;
-    const double seconds = last_.back().seconds - last_.front().seconds;
+    const double seconds = last_.back().seconds - last_.front().seconds;  // of replicas, by clocks of two
     return seconds > 0 ? samples / seconds : 0;
   }
 

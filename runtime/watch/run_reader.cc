@@ -162,7 +162,6 @@ void RunReader::take_minibatch(const Json& json) {
   view_.learning_rate = number_in(json, "learning_rate");
   const Minibatch now{number_in(json, "elapsed_seconds"), number_in(json, "loss"),
                       number_in(json, "samples")};
-  if (!last_.empty() && !(now.elapsed_seconds >= last_.back().elapsed_seconds)) last_.clear();
   last_.push_back(now);
   if (last_.size() > kLastMinibatches + 1) last_.pop_front();
   view_.losses.add(number, now.loss);
@@ -204,6 +203,7 @@ void RunReader::read_plan() {
 }
 
 void RunReader::read_live() {
+  view_.evaluating = false;
   if (view_.has_ended()) return live_.reset();
   auto status = document_in<LiveStatus>(folder_ / LiveStatus::kFile);
   if (!status) return;  // the first has not come, or the last has gone

@@ -113,8 +113,9 @@ TEST_CASE("watch: a run that somebody else starts later is followed until it is 
   const TemporaryFolder folder;
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
   REQUIRE(eventually(30s, [&] { return times_in(watch.error(), "waits for a run to begin in ") == 1; }));
-  const Outcome launched = run_command(folder, launch_of(folder, {"--minibatches", "6000", "--evaluation-data",
-                                                                  "synthetic-images:image=8,samples=32"}));
+  const Outcome launched =
+      run_command(folder, launch_of(folder, {"--minibatches", "6000", "--evaluation-data",
+                                             "synthetic-images:image=8,samples=32"}));
   INFO(launched.error);
   REQUIRE(launched.code == 0);
   INFO(watch.error() << watch.output());
@@ -130,7 +131,7 @@ TEST_CASE("watch: a run that somebody else starts later is followed until it is 
 }
 
 TEST_CASE(
-    "watch: live.json tells of all ranks; who watches can leave, and hears when a signal ends the run") {
+    "watch: live.json tells of all ranks, and who watches can leave, and hears when a signal ends the run") {
   const TemporaryFolder folder;
   Process launcher(launch_of(folder, {}), folder / "out", folder / "err");
   INFO(launcher.error());
@@ -173,7 +174,7 @@ TEST_CASE("watch: a run that fails ends it with an error that says why") {
   CHECK(launcher.wait(60s) == 5);
   INFO(launcher.error());
   CHECK(watch.wait(60s) == 1);
-  CHECK_THAT(watch.error(), Contains("the run has failed: rank 1"));
+  CHECK_THAT(watch.error(), Contains("the run has failed: ") && Contains("rank 1 was killed by signal 9"));
 }
 
 TEST_CASE("watch: words that are none, and a folder in which nothing begins") {

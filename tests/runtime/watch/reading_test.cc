@@ -211,8 +211,7 @@ TEST_CASE("watch: an old summary in a folder that a run holds is an earlier run'
 }
 
 TEST_CASE(
-    "watch: a run that nobody writes any more has failed; a run folder without locks lives while it is "
-    "written") {
+    "watch: a run that nobody writes any more has failed, one without a lock lives while it is written") {
   const TemporaryFolder folder;
   begin_run(folder.path());
   CHECK(RunReader(folder.path()).look().phase == Phase::kRunning);
