@@ -85,10 +85,14 @@ void AtomicFile::write(const void* bytes, size_t count) {
   }
 }
 
-void AtomicFile::commit() {
+void AtomicFile::commit() { put_in_place(/*durable=*/true); }
+void AtomicFile::commit_undurably() { put_in_place(/*durable=*/false); }
+
+void AtomicFile::put_in_place(bool durable) {
   PW_CHECK(descriptor_ >= 0, "committed after its end: " << file_.string());
   const bool device = beside_.empty();
-  if (!device && (::ftruncate(descriptor_, bytes_) != 0 || ::fsync(descriptor_) != 0)) fail(errno);
+  if (!device && ::ftruncate(descriptor_, bytes_) != 0) fail(errno);
+  if (!device && durable && ::fsync(descriptor_) != 0) fail(errno);
   const int descriptor = std::exchange(descriptor_, -1);
   if (::close(descriptor) != 0) fail(errno);  // a late write error
   if (device) return;
@@ -97,7 +101,7 @@ void AtomicFile::commit() {
     if (::rename(beside_.c_str(), target_.c_str()) != 0) fail(errno);
   }
   beside_.clear();
-  sync_to_disk(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
+  if (durable) sync_to_disk(target_.has_parent_path() ? target_.parent_path() : fs::path("."));
 }
 
 void sync_to_disk(const fs::path& file_or_folder) {

@@ -23,8 +23,12 @@ class AtomicFile {
 
   void write(const void* bytes, size_t count);
   void commit();
+  /// As commit(), without waiting for the disk: for what is written again soon. After a power cut the file
+  /// may be empty.
+  void commit_undurably();
 
  private:
+  void put_in_place(bool durable);
   [[noreturn]] void fail(int error);
 
   std::filesystem::path file_;    // as given, for messages

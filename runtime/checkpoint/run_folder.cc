@@ -15,6 +15,7 @@
 #include "graph/error.h"
 #include "graph/file_watch.h"
 #include "graph/json.h"
+#include "graph/live_status.h"
 #include "graph/regular_file.h"
 #include "graph/verified.h"
 #include "runtime/checkpoint/checkpoint_keeper.h"
@@ -107,6 +108,14 @@ void adopt_kept_state(const fs::path& folder, const OnHost& on_host) {
   const fs::path saved = save_kept_state(folder, on_host);
   if (!saved.empty()) std::fprintf(stderr, "what an earlier run kept in memory is now %s\n", saved.c_str());
   remove_kept_states(folder, on_host);
+}
+
+std::optional<ProcessName> run_folder_holder(const fs::path& folder) {
+  const int descriptor = ::open((folder / kLockName).c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return {};
+  std::optional<ProcessName> holder = read_holder(descriptor);
+  ::close(descriptor);
+  return holder;
 }
 
 bool run_folder_is_held(const fs::path& folder) {
@@ -253,7 +262,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     const fs::path checkpoints = checkpoints_of(folder);
     if (!fs::is_symlink(checkpoints) && fs::is_directory(checkpoints) && fs::is_empty(checkpoints))
       fs::remove(checkpoints);
-    for (const char* name : {"summary.json", "trace.json", kVerifiedName}) fs::remove(folder / name);
+    for (const char* name : {"summary.json", "trace.json", kVerifiedName, LiveStatus::kFile}) fs::remove(folder / name);
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
     fs::remove_all(folder / "flight");
@@ -271,7 +280,7 @@ void tidy_run_folder(const fs::path& folder, int64_t next_minibatch) {
       if (minibatch_of(checkpoint).value_or(0) <= next_minibatch) break;  // the rest is older
       remove_checkpoint(checkpoint);
     }
-    for (const char* name : {"summary.json", "trace.json", kVerifiedName}) fs::remove(folder / name);
+    for (const char* name : {"summary.json", "trace.json", kVerifiedName, LiveStatus::kFile}) fs::remove(folder / name);
     fs::remove_all(folder / "flight");
   } catch (const fs::filesystem_error& error) {
     cannot_prepare(folder, error.code().message());

@@ -10,6 +10,7 @@
 #include "graph/summary.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/kept_state.h"
+#include "runtime/transport/process_state.h"
 
 namespace pipewright {
 
@@ -33,6 +34,10 @@ class RunFolderLock {
 
 /// Does a process hold the folder?
 bool run_folder_is_held(const std::filesystem::path& folder);
+
+/// The process that holds the folder, by its own words: one that was killed is still named. Takes no lock,
+/// so no run that begins meanwhile is kept out.
+std::optional<ProcessName> run_folder_holder(const std::filesystem::path& folder);
 
 /// The files of a run whose plan changes: each plan, and the changes as CHANGES.json (graph/plan_changes.h).
 std::string generation_plan_name(int64_t generation);  ///< "generation-K.plan.json"

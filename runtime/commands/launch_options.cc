@@ -15,8 +15,8 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr const char* kFlags[] = {"no-pin"};
-constexpr const char* kWithValue[] = {"ranks", "hosts", "rsh", "master-addr"};
+constexpr const char* kFlags[] = {"no-pin", "watch"};
+constexpr const char* kWithValue[] = {"ranks", "hosts", "rsh", "master-addr", "report"};
 
 }  // namespace
 

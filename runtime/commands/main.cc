@@ -25,7 +25,9 @@
 #include "runtime/commands/report_command.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
+#include "runtime/commands/run_page.h"
 #include "runtime/commands/verify_command.h"
+#include "runtime/commands/watch_command.h"
 #include "runtime/control/control.h"
 #include "runtime/control/signals.h"
 #include "runtime/job/attempt.h"
@@ -38,6 +40,7 @@
 #include "runtime/probe/probe.h"
 #include "runtime/train/training.h"
 #include "runtime/transport/open_files.h"
+#include "runtime/watch/run_watch.h"
 
 namespace pipewright {
 namespace {
@@ -187,6 +190,24 @@ void run_train(const std::vector<std::string>& arguments) {
   if (place.rank == 0) print_summary(run.output, options["json"].as<bool>());
 }
 
+// In a terminal what rank 0 says stands above what is seen of the run, and its results behind it.
+void launch_watched(const Job& job, LaunchSettings settings, bool json) {
+  RunWatch watch(job.run.output);
+  settings.often = [&watch] { watch.look(); };
+  if (watch.on_terminal()) {
+    settings.show = [&watch](std::string_view text) { watch.print_above(text); };
+    settings.results = false;
+  }
+  try {
+    launch(job, settings);
+  } catch (const Error&) {
+    if (watch.has_shown()) watch.finish();  // else what is there may be an earlier run's
+    throw;
+  }
+  watch.finish();
+  if (watch.on_terminal()) print_summary(job.run.output, json);
+}
+
 void run_launch(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions()).add(launch_option_descriptions());
@@ -194,13 +215,18 @@ void run_launch(const std::vector<std::string>& arguments) {
                             "print every setting and where it came from; then stop")(
       "json", po::bool_switch(), "print the summary, or the settings, as JSON")(
       "overwrite", po::bool_switch(),
-      "remove what an earlier run left in the run folder; default: set it aside");
+      "remove what an earlier run left in the run folder; default: set it aside")(
+      "watch", po::bool_switch(),
+      "show what the ranks do, as pipewright-runtime watch; default: the progress of rank 0")(
+      "report", po::value<std::string>()->value_name("FILE"),
+      "file.html: the run's page, as pipewright-runtime report; default: none");
   const auto options =
       parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
   if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
   adopt_before_resume(options, on_host_of(launch_settings_from(options)));
   const ResumedRun resumed = resumed_run(options);
   const Run& run = resumed.run;
+  if (options.count("report")) check_page_name("--report", options["report"].as<std::string>());
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));
@@ -211,7 +237,12 @@ void run_launch(const std::vector<std::string>& arguments) {
 
   LaunchSettings settings = launch_settings_from(options);
   settings.arguments = without_launch_options(arguments);
-  launch(job, settings);
+  if (options["watch"].as<bool>())
+    launch_watched(job, settings, options["json"].as<bool>());
+  else
+    launch(job, settings);
+  if (options.count("report"))
+    write_file(options["report"].as<std::string>(), run_page({finished_run(run.output)}, std::nullopt));
 }
 
 // What is measured is tensors of the CPU.
@@ -285,6 +316,7 @@ int main(int argc, char** argv) {
         {"batches", "the minibatches of a run as a file, for another program", run_batches},
         {"doctor", "is this machine, are these hosts, ready for a job", run_doctor},
         {"probe", "measure the links between ranks, write topology.json", run_probe},
+        {"watch", "what a run is doing, until it ends", run_watch_command},
         {"checkpoint", "inspect, merge or export one", run_checkpoint},
         {"report", "finished runs side by side, as tables or a page", run_report_command}},
        versions},

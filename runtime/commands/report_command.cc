@@ -8,6 +8,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/units.h"
+#include "runtime/commands/metrics_export.h"
 #include "runtime/commands/run_page.h"
 #include "runtime/commands/run_report.h"
 
@@ -43,6 +44,16 @@ std::optional<PredictedWith> predicted_with(const po::variables_map& values, con
   return predicted;
 }
 
+/// --output.
+void write_page(const po::variables_map& values, const std::vector<FinishedRun>& runs) {
+  const std::filesystem::path file = values["output"].as<std::string>();
+  check_page_name("--output", file);
+  if (runs.size() > 1 && values.count("profile") != 0)
+    throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
+  write_file(file, run_page(runs, predicted_with(values, runs.front().plan)));
+  std::cerr << "wrote " << file.string() << "\n";
+}
+
 }  // namespace
 
 void run_report_command(const std::vector<std::string>& arguments) {
@@ -56,7 +67,11 @@ void run_report_command(const std::vector<std::string>& arguments) {
       "bandwidths", po::value<std::string>()->value_name("RATE")->default_value("10Gbit/s"),
       "with --profile: of these links, as the plan was made")(
       "latency", po::value<std::string>()->value_name("TIME")->default_value("50us"),
-      "with --profile: of these links");
+      "with --profile: of these links")(
+      "csv", po::value<std::string>()->value_name("FILE"),
+      "writes all numbers of metrics.jsonl there, a row for each line; default: writes none")(
+      "tensorboard", po::value<std::string>()->value_name("FOLDER"),
+      "writes curves there for TensorBoard, a folder for each run; default: writes none");
   // Folders come as plain words; what begins with -- is an option, and the word behind it its value.
   std::vector<std::string> options;
   std::vector<FinishedRun> runs;
@@ -78,19 +93,15 @@ void run_report_command(const std::vector<std::string>& arguments) {
   if (folders.empty())
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
   for (const auto& folder : folders) runs.push_back(finished_run(folder));
-  if (values.count("output") == 0) {
+  if (values.count("output") != 0) {
+    write_page(values, runs);
+  } else {
     if (values.count("profile") != 0)
       throw InputError("--profile: the prediction is drawn on a page", "give --output run.html, too");
     std::cout << run_report(runs);
-    return;
   }
-  const std::filesystem::path file = values["output"].as<std::string>();
-  if (file.extension() != ".html")
-    throw InputError("--output: got " + in_quotes(file.string()) + "; expected a name that ends in .html");
-  if (runs.size() > 1 && values.count("profile") != 0)
-    throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
-  write_file(file, run_page(runs, predicted_with(values, runs.front().plan)));
-  std::cerr << "wrote " << file.string() << "\n";
+  if (values.count("csv")) write_metrics_csv(folders, values["csv"].as<std::string>());
+  if (values.count("tensorboard")) write_tensorboard(folders, values["tensorboard"].as<std::string>());
 }
 
 }  // namespace pipewright

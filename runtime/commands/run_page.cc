@@ -360,4 +360,9 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
   return page.html();
 }
 
+void check_page_name(const std::string& option, const std::filesystem::path& file) {
+  if (file.extension() == ".html") return;
+  throw InputError(option + ": got " + in_quotes(file.string()) + "; expected a name that ends in .html");
+}
+
 }  // namespace pipewright

@@ -24,4 +24,7 @@ struct PredictedWith {
 /// plan's.
 std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted);
 
+/// InputError for `option` unless the name ends in .html.
+void check_page_name(const std::string& option, const std::filesystem::path& file);
+
 }  // namespace pipewright

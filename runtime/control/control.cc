@@ -65,6 +65,11 @@ void Control::call_often(std::function<bool()> tick) {
   tick_ = std::move(tick);
 }
 
+void Control::call_at_beats(std::function<void(const ProgressNow&)> told) {
+  const std::lock_guard lock(mutex_);
+  at_beats_ = std::move(told);
+}
+
 void Control::watch(Progress& progress, std::function<void(const std::string&)> last_words) {
   heart_.watch(progress);
   guard_.watch(progress, std::move(last_words));
@@ -254,6 +259,11 @@ void Control::talk_to(Store& store) {
 
 void Control::beat_and_watch(Store& store) {
   const ProgressNow now = heart_.beat(store);
+  const auto told = [&] {
+    const std::lock_guard lock(mutex_);
+    return at_beats_;
+  }();
+  if (told) told(now);
   if (world_size_ == 1 || failure_.failed()) return;
   guard_.heed_server(store);
   const auto announce = [&](const std::optional<Failure>& failure) {

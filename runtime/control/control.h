@@ -68,6 +68,8 @@ class Control {
   /// `last_words` is called before Control ends the process because a request to the store holds the main
   /// thread.
   void watch(Progress& progress, std::function<void(const std::string& why)> last_words = nullptr);
+  /// `told` gets about once a second, on Control's thread, what the rank does; without a store it does not.
+  void call_at_beats(std::function<void(const ProgressNow&)> told);
   /// A store that has gone then means that this rank has. After all ranks have begun.
   void store_is_served_by(int64_t rank);
   /// From now on this is the time-out. While a job starts, ranks that share cores may take long to say
@@ -125,6 +127,7 @@ class Control {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::function<bool()> tick_;
+  std::function<void(const ProgressNow&)> at_beats_;
   bool hurry_ = false;          // something is to be sent now
   bool finishing_ = false;      // no more messages will be posted
   bool stop_ = false;           // the background thread is to end

@@ -13,6 +13,7 @@ namespace pipewright {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(100);
+constexpr auto kTell = std::chrono::seconds(1);
 constexpr double kPatienceAfterSignal = 2;  // seconds
 constexpr double kMostBetweenLooks = 1;
 // What Progress calls stalled is never less than a tenth of the operation, for one that works too. That is no
@@ -22,10 +23,12 @@ constexpr double kStalledShare = 0.2;
 }  // namespace
 
 LoneWatch::LoneWatch(Progress& progress, std::chrono::milliseconds timeout,
-                     std::function<void(const std::string& why)> last_words)
+                     std::function<void(const std::string& why)> last_words,
+                     std::function<void(const ProgressNow&)> told)
     : progress_(progress),
       timeout_seconds_(std::chrono::duration<double>(timeout).count()),
       last_words_(std::move(last_words)),
+      told_(std::move(told)),
       thread_([this] { run(); }) {}
 
 LoneWatch::~LoneWatch() {
@@ -42,12 +45,17 @@ void LoneWatch::run() {
   // Only time that this thread has run in counts: a process that was stopped for an hour (Ctrl-Z) goes on.
   double stood = 0;
   auto last = Clock::now();
+  auto next_told = last;
   std::unique_lock lock(mutex_);
   while (!changed_.wait_for(lock, kInterval, [this] { return stop_; })) {
     const ProgressNow now = progress_.now();
     const auto time = Clock::now();
     const double since_last = std::min(std::chrono::duration<double>(time - last).count(), kMostBetweenLooks);
     last = time;
+    if (told_ && time >= next_told) {
+      told_(now);
+      next_told = time + kTell;
+    }
     const bool idle = now.stalled_seconds > since_last && now.stalled_seconds > kStalledShare * now.seconds;
     stood = idle ? stood + since_last : 0;
     const int signal = received_signal;

@@ -19,9 +19,11 @@ namespace pipewright {
 /// would have ended by itself.
 class LoneWatch {
  public:
-  /// `last_words` gets the line before the process ends. Borrows `progress`.
+  /// `last_words` gets the line before the process ends; `told`, if given, about once a second what the
+  /// process does, on the thread. Borrows `progress`.
   LoneWatch(Progress& progress, std::chrono::milliseconds timeout,
-            std::function<void(const std::string& why)> last_words);
+            std::function<void(const std::string& why)> last_words,
+            std::function<void(const ProgressNow&)> told = nullptr);
   ~LoneWatch();
 
  private:
@@ -31,6 +33,7 @@ class LoneWatch {
   Progress& progress_;
   const double timeout_seconds_;
   const std::function<void(const std::string&)> last_words_;
+  const std::function<void(const ProgressNow&)> told_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;

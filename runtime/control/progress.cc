@@ -31,6 +31,7 @@ Activity activity_of(const Action& action, const Plan& plan, const PipelineShape
   activity.operation = std::string(words_of(action.kind).name) +
                        (is_of_round(action.kind) ? " of round " : " of minibatch ") +
                        std::to_string(action.index);
+  if (!is_of_round(action.kind)) activity.minibatch = action.index;
   if (action.stage != Action::kOnlyStage) activity.operation += " at stage " + std::to_string(stage);
   const auto neighbour = [&](int64_t other) {
     PW_CHECK(0 <= other && other < shape.stages(), to_text(action) << " at stage " << stage);
@@ -82,7 +83,9 @@ void Progress::begin(Activity activity) {
   if (!activity_.operation.empty()) {
     events_.push_back({seconds(since_ - made_), seconds(now - since_), std::move(activity_.operation)});
     if (events_.size() > kEvents) events_.pop_front();
+    if (!activity_.peers.empty()) waited_seconds_ += seconds(now - since_);
   }
+  if (activity.minibatch >= 0) minibatch_ = activity.minibatch;
   activity_ = std::move(activity);
   ++begun_;
   since_ = now;
@@ -95,7 +98,8 @@ ProgressNow Progress::now() {
   if (used - cpu_at_look_seconds_ > kIdleShare * seconds(now - looked_)) alive_ = now;
   looked_ = now;
   cpu_at_look_seconds_ = used;
-  ProgressNow result{activity_, seconds(now - since_), 0, begun_};
+  ProgressNow result{activity_, seconds(now - since_), 0, begun_, minibatch_, waited_seconds_};
+  if (!activity_.peers.empty()) result.waited_seconds += result.seconds;
   if (!activity_.operation.empty() && activity_.peers.empty() && !activity_.done) {
     result.stalled_seconds =
         std::max(seconds(now - std::max(since_, alive_)), result.seconds / kBusyPatience);

@@ -20,6 +20,7 @@ struct Activity {
   std::vector<int64_t> peers;  ///< ranks without which it does not end; empty: it needs nobody
   /// The rank has done all its work and only waits for the end of the job: nobody can wait for it in vain.
   bool done = false;
+  int64_t minibatch = -1;  ///< that it is of; -1: of none
 };
 
 /// In words: "receive activation of minibatch 17", "all-reduce of gradients of round 3"; the peers from the
@@ -32,7 +33,9 @@ struct ProgressNow {
   /// For how long the rank has neither begun anything else nor used the CPU. 0 while it waits for
   /// peers, and between operations.
   double stalled_seconds = 0;
-  int64_t begun = 0;  ///< operations so far
+  int64_t begun = 0;          ///< operations so far
+  int64_t minibatch = -1;     ///< the last of which an operation began; -1: none yet
+  double waited_seconds = 0;  ///< in operations that need peers, the one under way too
 };
 
 /// begin() and end() come from the rank's main thread, which also makes the object; the rest from any thread.
@@ -63,6 +66,8 @@ class Progress {
   Activity activity_;
   Clock::time_point since_ = made_;
   int64_t begun_ = 0;
+  int64_t minibatch_ = -1;
+  double waited_seconds_ = 0;
   std::deque<Event> events_;
   Clock::time_point looked_ = made_;  // by now()
   Clock::time_point alive_ = made_;   // when it last used the CPU

@@ -60,7 +60,9 @@ std::string change_text(const SpeedChange& change, const std::string& quiet, con
 }  // namespace
 
 Journal::Journal(JournalSettings settings)
-    : settings_(std::move(settings)), next_minibatch_(settings_.next_minibatch) {
+    : settings_(std::move(settings)),
+      live_(settings_.folder, settings_.total_minibatches, settings_.minibatches_per_epoch),
+      next_minibatch_(settings_.next_minibatch) {
   const auto file = settings_.folder / "metrics.jsonl";
   const int64_t known = start_with_past();
   if (settings_.next_minibatch > 0 && known == 0) {
@@ -380,7 +382,7 @@ void Journal::show_progress(bool last) {
   const auto now = Clock::now();
   const auto every =
       settings_.progress_on_terminal ? std::chrono::milliseconds(250) : std::chrono::seconds(10);
-  if (recent_losses_.empty() || (!last && now - shown_ < every)) return;
+  if (!settings_.shows_progress || recent_losses_.empty() || (!last && now - shown_ < every)) return;
   shown_ = now;
   // The rate of the last minibatches; the estimate counts training only.
   const size_t known = elapsed_seconds_.size();

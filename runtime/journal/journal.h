@@ -1,5 +1,5 @@
-// Rank 0's book of a run: metrics.jsonl in order, the progress line, and the figures of the summary. Fed with
-// what ranks tell; that may come in any order of ranks.
+// Rank 0's book of a run: metrics.jsonl in order, live.json, the progress line, and the figures of the
+// summary. Fed with what ranks tell; that may come in any order of ranks.
 #pragma once
 
 #include <chrono>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "graph/summary.h"
+#include "runtime/journal/live_file.h"
 #include "runtime/journal/metrics_file.h"
 #include "runtime/messages/rank_message.h"
 #include "runtime/monitor/link_judge.h"
@@ -45,6 +46,7 @@ struct JournalSettings {
   int64_t period_minibatches = 1;
   /// Called for every change of a rank's speed; empty: nobody wants to know.
   std::function<void(int64_t rank, const SpeedChange&)> heard_speed;
+  bool shows_progress = true;
   bool progress_on_terminal = false;  ///< rewrite one line; otherwise a line every few seconds
 };
 
@@ -65,6 +67,7 @@ class Journal {
   void take(int64_t rank, const EpochSummary& told);
   void take(int64_t rank, const RankSummary& told);
   void take(int64_t rank, const TraceDocument& told);
+  void take(int64_t rank, const RankStatus& told) { live_.take(rank, told, !begun_evaluations_.empty()); }
   /// Likewise.
   void take(const LinkChange& change);
   /// Ends the progress line. Nothing may be taken afterwards. RunError if metrics.jsonl is not there any
@@ -96,6 +99,7 @@ class Journal {
   std::vector<GenerationSummary> timed_generations() const;
 
   JournalSettings settings_;
+  LiveFile live_;
   std::unique_ptr<MetricsFile> metrics_;
   std::map<int64_t, std::map<int64_t, MinibatchLoss>> parts_;  // by minibatch and part, until all are there
   std::map<int64_t, MinibatchLoss> early_;  // minibatches that came before one with a lower number

@@ -376,14 +376,16 @@ std::string Launcher::join(const JoinRequest& request) {
 // The processes of an attempt.
 
 RankPlaces Launcher::places() const {
-  RankPlaces places{attempt_,       slots_,           {},           address_for_ranks(settings_),
-                    store_->port(), job_.run.threads, settings_.pin};
+  RankPlaces places{
+      attempt_,      slots_,         {}, address_for_ranks(settings_), store_->port(), job_.run.threads,
+      settings_.pin, !settings_.show};
   for (const Slot slot : slots_) places.hosts.push_back(hosts_[static_cast<size_t>(slot)]);
   return places;
 }
 
 void Launcher::supervise() {
   processes_.take_output();
+  if (settings_.often) settings_.often();
   // Before they have begun, which rank 0 says when it has made room, rank-*.log are an earlier run's.
   if (processes_.logs_are_hidden() && have_begun()) processes_.show_logs(folder_);
   if (received_signal != 0 && !passed_on_) {

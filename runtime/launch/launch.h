@@ -1,7 +1,9 @@
 // All ranks of a job on this host, each a process of its own.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/checkpoint/kept_state.h"
@@ -18,6 +20,11 @@ struct LaunchSettings {
   std::string hosts;
   /// Starts a command on another host: called as REMOTE_SHELL HOST COMMAND_LINE, split at blanks.
   std::string remote_shell = "ssh -o BatchMode=yes";
+  /// Called many times a second by the launcher's thread; empty: not.
+  std::function<void()> often;
+  /// Gets what rank 0 prints, but for its errors and its progress, which it leaves out; empty: standard error
+  /// gets it, with its progress.
+  std::function<void(std::string_view text)> show;
   std::string master_address;  ///< of this host, for the others; "" = its name (127.0.0.1 without `hosts`)
 };
 

@@ -99,7 +99,8 @@ Program program_of(const RankStart& start) {
   Program program;
   program.arguments = {"pipewright-runtime", start.command};
   program.arguments.insert(program.arguments.end(), start.arguments.begin(), start.arguments.end());
-  for (const char* name : {"TORCHELASTIC_RESTART_COUNT", "PIPEWRIGHT_PROGRESS_TERMINAL", kPinVariable})
+  for (const char* name :
+       {"TORCHELASTIC_RESTART_COUNT", "PIPEWRIGHT_PROGRESS_TERMINAL", "PIPEWRIGHT_NO_PROGRESS", kPinVariable})
     program.unset(name);
   return program;
 }

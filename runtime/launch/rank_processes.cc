@@ -67,7 +67,10 @@ std::vector<std::string> variables_of(const RankPlaces& places, int64_t rank) {
   }
   // Idle OpenMP threads that spin would steal the cores of other ranks.
   if (!std::getenv("OMP_NUM_THREADS")) set("OMP_NUM_THREADS", std::to_string(places.threads));
-  if (isatty(STDERR_FILENO)) set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
+  if (!places.tells_progress)
+    set("PIPEWRIGHT_NO_PROGRESS", "1");
+  else if (isatty(STDERR_FILENO))
+    set("PIPEWRIGHT_PROGRESS_TERMINAL", "1");
   if (places.pin && places.threads == 1)
     set(kPinVariable, std::to_string(local_rank) + "/" + std::to_string(local_ranks));
   return variables;
@@ -135,7 +138,12 @@ void RankProcesses::read_output(Child& child) {
   }
   child.log.write(buffer.data(), got);
   child.log.flush();
-  if (child.rank == 0) std::cerr << shown_.take({buffer.data(), static_cast<size_t>(got)}) << std::flush;
+  if (child.rank != 0) return;
+  const std::string text = shown_.take({buffer.data(), static_cast<size_t>(got)});
+  if (settings_.show)
+    settings_.show(text);
+  else
+    std::cerr << text << std::flush;
 }
 
 std::vector<size_t> RankProcesses::newly_ended() {

@@ -40,6 +40,7 @@ struct RankPlaces {
   int64_t port = 0;
   int64_t threads = 1;  ///< of a rank
   bool pin = true;
+  bool tells_progress = true;  ///< rank 0, on standard error
 };
 /// NAME=VALUE: what a rank's environment has beside ours.
 std::vector<std::string> variables_of(const RankPlaces& places, int64_t rank);

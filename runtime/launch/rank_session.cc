@@ -42,8 +42,11 @@ RankSession::RankSession(const Job& job, const Place& place)
 void RankSession::run(RankTask& task) {
   std::optional<LoneWatch> lone;
   if (place_.world_size == 1) {
-    lone.emplace(progress_, milliseconds_of(job_.run.timeout_seconds),
-                 [this](const std::string& why) { write_flight(why); });
+    std::function<void(const ProgressNow&)> told;  // Control's thread tells it, where there is one
+    if (!place_.store_is_served) told = [this](const ProgressNow& now) { say(now); };
+    lone.emplace(
+        progress_, milliseconds_of(job_.run.timeout_seconds),
+        [this](const std::string& why) { write_flight(why); }, std::move(told));
   }
   guarded(task, [&] {
     connect(task);
@@ -180,6 +183,7 @@ void RankSession::connect(RankTask& task) {
   };
   control_ =
       std::make_unique<Control>(std::move(for_control), place_.rank, place_.world_size, patience, wake);
+  control_->call_at_beats([this](const ProgressNow& now) { say(now); });
   task.open();
   if (place_.world_size == 1) return;
 
@@ -269,6 +273,21 @@ WorkerHooks RankSession::hooks(const Plan& plan, int64_t gradient_accumulation) 
       *control_, progress_, plan, shape_of(plan, gradient_accumulation), place_.rank));
   if (job_.device.is_cuda()) hooks.ranges = &cuda_plugin("device");
   return hooks;
+}
+
+void RankSession::tell_progress(std::function<void(const ProgressNow&)> tell) {
+  const std::lock_guard lock(tell_mutex_);
+  tell_ = std::move(tell);
+}
+
+void RankSession::say(const ProgressNow& now) {
+  const std::lock_guard lock(tell_mutex_);
+  if (!tell_) return;
+  try {
+    tell_(now);
+  } catch (const std::exception&) {
+    // Of rank 0's book, which the main thread hears of by itself.
+  }
 }
 
 void RankSession::write_flight(const std::string& error) {

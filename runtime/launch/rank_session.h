@@ -78,6 +78,9 @@ class RankSession {
   void rest() { progress_.end(); }
   /// It does from now on what is no action of a walk.
   void begin(Activity activity) { progress_.begin(std::move(activity)); }
+  /// From now on `tell` gets about once a second what the rank does, on a thread of its own, and must not
+  /// wait. It is not called any more when run() has returned.
+  void tell_progress(std::function<void(const ProgressNow&)> tell);
   /// By the rank's workers; samples are waited for within a forward.
   Loading loading();
 
@@ -91,11 +94,14 @@ class RankSession {
   void post_last_words(RankTask& task);
   void write_flight(const std::string& error);
   Error as_error(const std::exception& own) const;
+  void say(const ProgressNow& now);
 
   const Job& job_;
   const Place place_;
   const std::filesystem::path folder_;
   MessageDelays message_delays_;
+  std::mutex tell_mutex_;
+  std::function<void(const ProgressNow&)> tell_;  // protected by tell_mutex_
   std::optional<Store> server_;
   std::optional<Store> store_;
   std::optional<Exchange> exchange_;

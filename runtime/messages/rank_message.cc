@@ -130,6 +130,14 @@ CoreSample read_core(const Json& json) {
   return sample;
 }
 
+Json write_status(const RankStatus& status) {
+  return {status.operation, status.seconds, status.minibatch, status.waited_seconds,
+          status.peak_memory_bytes};
+}
+RankStatus read_status(const Json& json) {
+  return {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4)};
+}
+
 Json write_link(const ProbedLink& link) {
   return {link.from,
           link.to,
@@ -218,6 +226,7 @@ const std::tuple kMessageKinds = {
     MessageKind<WeightsSaved>{"saved", write_nothing, read_nothing},
     MessageKind<MessageLog>{"messages", write_log, read_log},
     MessageKind<CoreSample>{"core", write_core, read_core},
+    MessageKind<RankStatus>{"status", write_status, read_status},
     MessageKind<ProbedLink>{"probed link", write_link, read_link},
     MessageKind<ProbedPair>{"probed pair", write_pair, read_pair},
     MessageKind<CrowdSample>{"probed crowd", write_crowd, read_crowd},

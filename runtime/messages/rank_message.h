@@ -76,6 +76,15 @@ struct CheckpointPart {
 /// The rank has written its part of the final weights of a stage.
 struct WeightsSaved {};
 
+/// What the rank is doing, told about once a second: for who watches the run.
+struct RankStatus {
+  std::string operation;          ///< "forward of minibatch 17"; "" between two
+  double seconds = 0;             ///< in it
+  int64_t minibatch = -1;         ///< the last of which an operation began; -1: none yet
+  double waited_seconds = 0;      ///< for other ranks, since it began
+  int64_t peak_memory_bytes = 0;  ///< tensors
+};
+
 /// What frozen layers make is no function of the sample, so that nothing of it can be kept (--cache). Told
 /// where a decision is due, before GradientNorms.
 struct PrefixImpure {};
@@ -86,8 +95,8 @@ struct PrefixImpure {};
 using RankMessage =
     std::variant<MinibatchLoss, EvaluationBegins, EvaluationPart, RankSummary, SpeedChange, DrainSpread,
                  EpochSummary, TraceDocument, GenerationSummary, CheckpointPart, WeightsSaved, MessageLog,
-                 CoreSample, ProbedLink, ProbedPair, CrowdSample, ProbedExchange, PrefixImpure, SignalHeard,
-                 BegunUpTo, StopKnown, ChangeMade, GradientNorms>;
+                 CoreSample, RankStatus, ProbedLink, ProbedPair, CrowdSample, ProbedExchange, PrefixImpure,
+                 SignalHeard, BegunUpTo, StopKnown, ChangeMade, GradientNorms>;
 
 /// One line. Without a schema: ranks of a job are of one build. Numbers that are not finite become NaN.
 std::string text_of(const RankMessage& message);

@@ -153,6 +153,7 @@ JournalSettings RunLeader::journal_settings() const {
     settings_.measured.ranks.take(rank, change);
   };
   settings.progress_on_terminal = isatty(STDERR_FILENO) || std::getenv("PIPEWRIGHT_PROGRESS_TERMINAL");
+  settings.shows_progress = !std::getenv("PIPEWRIGHT_NO_PROGRESS");
   return settings;
 }
 

@@ -94,6 +94,10 @@ void Training::prepare_to_follow() {
 void Training::begin() { leader_->begin(); }
 
 void Training::begin_here() {
+  session_.tell_progress([this](const ProgressNow& now) {
+    control().post(RankStatus{now.activity.operation, now.seconds, now.minibatch, now.waited_seconds,
+                              memory_.peak_bytes()});
+  });
   if (!checkpoints_->keeps_state()) return;
   checkpoints_->make_room(hosts_of_ranks());
   if (generation_->takes_part()) checkpoints_->begin_copies(generation_->plan(), session_.transport());

@@ -8,6 +8,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/graph.h"
+#include "graph/live_status.h"
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/run.h"
@@ -28,8 +29,8 @@ std::pair<std::string, std::function<void(const std::string&, const std::string&
 }
 
 const std::map<std::string, std::function<void(const std::string&, const std::string&)>> kReaders = {
-    reader<Graph>(), reader<Profile>(), reader<Topology>(),  reader<Plan>(),
-    reader<Run>(),   reader<Summary>(), reader<SpeedTrace>()};
+    reader<Graph>(), reader<Profile>(), reader<Topology>(),   reader<Plan>(),
+    reader<Run>(),   reader<Summary>(), reader<SpeedTrace>(), reader<LiveStatus>()};
 
 }  // namespace
 

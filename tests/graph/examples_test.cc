@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/document.h"
+#include "graph/live_status.h"
 #include "graph/pipedream.h"
 #include "graph/plan_changes.h"
 #include "graph/speed_trace.h"
@@ -33,6 +34,7 @@ TEST_CASE("every example in docs/examples is read by its schema and written as i
       {Run::kSchema, canonical<Run>},
       {Summary::kSchema, canonical<Summary>},
       {SpeedTrace::kSchema, canonical<SpeedTrace>},
+      {LiveStatus::kSchema, canonical<LiveStatus>},
   };
   std::set<std::string> seen;
   for (const fs::directory_entry& entry : fs::directory_iterator(kExamples)) {

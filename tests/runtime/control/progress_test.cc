@@ -1,6 +1,7 @@
 // What ranks say they do, and what is made of it.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <map>
 #include <set>
 #include <tuple>
@@ -10,6 +11,7 @@
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/support/process.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -184,6 +186,25 @@ TEST_CASE("progress: the rank that a worker sends to is the one that its heartbe
     }
   }
   CHECK(messages > 100);
+}
+
+TEST_CASE(
+    "progress: the last minibatch is known between operations too, and how long peers were waited for") {
+  Progress progress;
+  CHECK(progress.now().minibatch == -1);
+  progress.begin({"forward of minibatch 3", {}, false, 3});
+  progress.end();
+  CHECK(progress.now().minibatch == 3);
+  CHECK(progress.now().waited_seconds == 0);
+  progress.begin({"receive activation of minibatch 4", {1}, false, 4});
+  const auto wait = [&] { return progress.now().waited_seconds; };
+  const double first = wait();
+  CHECK(eventually(std::chrono::seconds(10), [&] { return wait() > first; }));
+  progress.begin({"all-reduce of gradients of round 4", {}});
+  const double waited = wait();
+  CHECK(waited > first);
+  CHECK(progress.now().minibatch == 4);
+  CHECK(wait() == waited);
 }
 
 TEST_CASE("progress: the last 200 operations are kept, and a thread that works is not stalled") {

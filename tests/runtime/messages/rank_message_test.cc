@@ -55,6 +55,11 @@ TEST_CASE("messages: evaluations, drains, speeds, traces and what was saved") {
   CHECK(speed.found == 12);
   CHECK(speed.slowdown == 2);
   CHECK(sent(TraceDocument{"{\n \"a\": \"\\u00e4\"}\n"}).text == "{\n \"a\": \"\\u00e4\"}\n");
+  const RankStatus status = sent(RankStatus{"forward of minibatch 3", 0.25, 3, 1.5, 4096});
+  CHECK(status.operation == "forward of minibatch 3");
+  CHECK(status.minibatch == 3);
+  CHECK(status.waited_seconds == 1.5);
+  CHECK(status.peak_memory_bytes == 4096);
   sent(WeightsSaved{});
   sent(PrefixImpure{});
 }
