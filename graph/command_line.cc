@@ -121,6 +121,27 @@ std::vector<std::string> long_names(const po::options_description& description) 
                    "Options are written --NAME VALUE, and a value with blanks in it is put in quotes.");
 }
 
+void print_command_help(const CommandHelp& help, const po::options_description& description, bool all) {
+  std::cout << help.usage << (help.usage.empty() || help.usage.back() == '\n' ? "" : "\n");
+  if (!help.example.empty()) std::cout << "Example: " << help.example << "\n";
+  std::cout << "\n";
+  if (all) {
+    std::cout << description;
+    return;
+  }
+  po::options_description usual;
+  size_t shown = 0;
+  for (const std::string& name : help.usual) {
+    for (const auto& option : description.options()) {
+      if (option->long_name() != name) continue;
+      usual.add(option);
+      ++shown;
+    }
+  }
+  PW_CHECK_EQ(shown, help.usual.size());
+  std::cout << usual << "\n--help-all lists all " << description.options().size() << " options.\n";
+}
+
 // LibTorch's libraries make thousands of objects before main() begins; where memory is short (`ulimit -v`)
 // that ends in terminate(). This is installed before them.
 std::terminate_handler usual_terminate = nullptr;
@@ -151,12 +172,17 @@ void install_terminate() { usual_terminate = std::set_terminate(on_terminate); }
 std::string pipewright_version() { return PIPEWRIGHT_VERSION; }
 
 po::variables_map parse_options(const std::vector<std::string>& arguments,
-                                po::options_description description, const std::string& usage) {
+                                po::options_description description, const CommandHelp& help) {
   if (description.find_nothrow("help", false) == nullptr) {
     description.add_options()("help", "print this and exit");
+    if (!help.usual.empty()) description.add_options()("help-all", "print all options and exit");
   }
-  if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
-    std::cout << usage << (usage.empty() || usage.back() == '\n' ? "" : "\n") << "\n" << description;
+  const auto asks = [&](const char* word) {
+    return std::find(arguments.begin(), arguments.end(), word) != arguments.end();
+  };
+  const bool all = asks("--help-all");
+  if (asks("--help") || all) {
+    print_command_help(help, description, all || help.usual.empty());
     throw HelpShown{};
   }
   namespace style = po::command_line_style;

@@ -29,12 +29,24 @@ struct ProgramDescription {
 /// could not be written for another reason than a reader that has gone is an error (1).
 int run_program(const ProgramDescription& program, int argc, char** argv);
 
+/// What --help says of a command.
+struct CommandHelp {
+  CommandHelp(const char* usage)
+      : usage(usage) {}  // NOLINT: a command of few options has nothing else to say
+  CommandHelp(std::string usage, std::string example, std::vector<std::string> usual)
+      : usage(std::move(usage)), example(std::move(example)), usual(std::move(usual)) {}
+
+  std::string usage;
+  std::string example;             ///< works as it stands, behind those of the commands before; "": none
+  std::vector<std::string> usual;  ///< the options that people use; the rest is for --help-all. Empty: all
+};
+
 /// Strict parse: long options only, unknown option -> InputError with the nearest, missing or malformed value
-/// -> InputError. Words that are neither options nor their values are errors. Adds --help, which prints
-/// `usage` and `description` on standard output and throws HelpShown.
+/// -> InputError. Words that are neither options nor their values are errors. Adds --help and --help-all,
+/// which print `help` with its usual options, or with all, on standard output and throw HelpShown.
 boost::program_options::variables_map parse_options(const std::vector<std::string>& arguments,
                                                     boost::program_options::options_description description,
-                                                    const std::string& usage);
+                                                    const CommandHelp& help);
 struct HelpShown {};
 
 /// --wide, for commands that print tables.

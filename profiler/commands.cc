@@ -222,9 +222,10 @@ void profile_command(const std::vector<std::string>& arguments) {
   const po::options_description description = profile_options();
   const auto options = parse_options(
       arguments, description,
-      "pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
-      "CPU or on a GPU.\n"
-      "Example: pipewright-profiler --model vgg16:classes=10 --batch-size 16 --output profile.json");
+      {"pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
+       "CPU or on a GPU.",
+       "pipewright-profiler --model convnet --batch-size 64 --output profile.json",
+       {"model", "batch-size", "data", "device", "threads", "output"}});
   if (options["print-config"].as<bool>()) {
     print_config(options, description);
     return;

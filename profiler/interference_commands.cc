@@ -175,9 +175,10 @@ void interference_command(const std::vector<std::string>& arguments) {
   const po::options_description description = interference_options();
   const auto options = parse_options(
       arguments, description,
-      "pipewright-profiler interference: a model on one core or GPU beside hogs that take it, window by\n"
-      "window: what the host says of it, and how many times as long parts of the model took.\n"
-      "Example: pipewright-profiler interference --model vgg11:small=yes --batch-size 4 --output data.jsonl");
+      {"pipewright-profiler interference: a model on one core or GPU beside hogs that take it, window by\n"
+       "window: what the host says of it, and how many times as long parts of the model took.",
+       "pipewright-profiler interference --model vgg11:small=yes --batch-size 4 --output data.jsonl",
+       {"model", "batch-size", "hogs", "device", "output"}});
   if (options["print-config"].as<bool>()) return print_config(options, description);
   if (!options.count("model"))
     throw InputError("option --model is missing", "The built-in models: pipewright-profiler models");

@@ -87,9 +87,12 @@ void run_check(const Arguments& arguments) {
       "on-loss", po::value<std::string>(),
       "of the run, restart or continue: what hosts keep for lost ranks; without it that is not said")(
       "copies", po::value<int64_t>()->default_value(Run().recovery.copies), "of the run, with --on-loss");
-  const po::variables_map values = parse_options(arguments, options,
-                                                 "pipewright-optimizer check --plan FILE [--profile FILE] "
-                                                 "[--topology FILE | --memory 16GiB] [--changes FILE]");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer check --plan FILE [--profile FILE] "
+       "[--topology FILE | --memory 16GiB] [--changes FILE]",
+       "pipewright-optimizer check --plan plans/gpus=2.json --profile profile.json --memory 4GiB",
+       {"plan", "profile", "topology", "memory"}});
   const std::optional<bool> copies = copies_for_losses(values);
   const Plan plan = read_plan(values);
   demand_training_plan(plan);

@@ -56,8 +56,11 @@ void run_evaluate(const Arguments& arguments) {
   options.add_options()                                                                    //
       ("output", po::value<std::string>(), "file.json: the plan with the new prediction")  //
       ("json", po::bool_switch(), "print the plan with the new prediction instead of tables");
-  const po::variables_map values =
-      parse_options(arguments, options, "pipewright-optimizer evaluate --plan FILE --profile FILE");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer evaluate --plan FILE --profile FILE",
+       "pipewright-optimizer evaluate --plan plans/gpus=2.json --profile profile.json --bandwidths 1GB/s",
+       {"plan", "profile", "topology", "bandwidths", "output"}});
   Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
   if (!is_for_inference(plan)) check_schedule_and_weights(plan);

@@ -228,8 +228,11 @@ void run_plan(const Arguments& arguments) {
       ("output", po::value<std::string>(), "folder for gpus=N.json, or file.json")  //
       ("report", po::value<std::string>(), "file.html: a page; without: none");
   add_convergence_option(&options);
-  const po::variables_map values =
-      parse_options(arguments, options, "pipewright-optimizer plan --profile FILE --gpus N [--output DIR]");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer plan --profile FILE --gpus N [--output DIR]",
+       "pipewright-optimizer plan --profile profile.json --gpus 2 --strategy straight --output plans",
+       {"profile", "gpus", "bandwidths", "memory", "strategy", "output", "report"}});
   if (asks_baseline(values)) return plan_baseline(values);
   Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
@@ -310,8 +313,11 @@ void run_compare(const Arguments& arguments) {
       ("report", po::value<std::vector<std::string>>()->composing(),
        "file.md, or file.html: a page; again and again; without: none");
   add_convergence_option(&options);
-  const po::variables_map values = parse_options(
-      arguments, options, "pipewright-optimizer compare --profile FILE --gpus N [--output DIR]");
+  const po::variables_map values =
+      parse_options(arguments, options,
+                    {"pipewright-optimizer compare --profile FILE --gpus N [--output DIR]",
+                     "pipewright-optimizer compare --profile profile.json --gpus 4 --report compare.html",
+                     {"profile", "gpus", "bandwidths", "memory", "output", "report"}});
   const Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
   const auto reports = values.count("report") != 0 ? values["report"].as<std::vector<std::string>>()

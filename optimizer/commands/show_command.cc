@@ -77,9 +77,12 @@ void run_show(const Arguments& arguments) {
       ("output", po::value<std::string>(),
        "file.svg: the timeline; with --profile in its times, else in equal slots")(
           "report", po::value<std::string>(), "file.html: a page; needs --profile; without: none");
-  const po::variables_map values = parse_options(arguments, options,
-                                                 "pipewright-optimizer show --plan FILE [--changes FILE] "
-                                                 "[--profile FILE] [--output FILE.svg]");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer show --plan FILE [--changes FILE] "
+       "[--profile FILE] [--output FILE.svg]",
+       "pipewright-optimizer show --plan plans/gpus=2.json --profile profile.json --report plan.html",
+       {"plan", "profile", "bandwidths", "output", "report"}});
   const Plan plan = read_plan(values);
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);

@@ -114,9 +114,12 @@ void run_simulate(const Arguments& arguments) {
       ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
       ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
       ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
-  const po::variables_map values = parse_options(arguments, options,
-                                                 "pipewright-optimizer simulate --plan FILE --profile FILE "
-                                                 "[--minibatches N] [--changes FILE] [--output FILE.svg]");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer simulate --plan FILE --profile FILE "
+       "[--minibatches N] [--changes FILE] [--output FILE.svg]",
+       "pipewright-optimizer simulate --plan plans/gpus=2.json --profile profile.json --output timeline.svg",
+       {"plan", "profile", "bandwidths", "minibatches", "output"}});
   const Plan plan = read_plan(values);
   const PlanSequence sequence = read_sequence(values, plan);
   const Inputs inputs = inputs_for(values, plan, sequence.largest().world_size);

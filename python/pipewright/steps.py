@@ -1,7 +1,7 @@
 """What the programs do, from Python: each function starts one of them and returns the document that it writes.
 
-Further options are those of the program, by their names with underscores: `pipewright-profiler profile --help`, `pipewright-optimizer
-compare --help`, `pipewright-runtime launch --help`. Errors are those of the programs, as ProgramError.
+Further options are those of the program, by their names with underscores: `pipewright-profiler profile --help-all`, `pipewright-optimizer
+compare --help-all`, `pipewright-runtime launch --help-all`. Errors are those of the programs, as ProgramError.
 """
 from __future__ import annotations
 

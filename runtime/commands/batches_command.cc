@@ -18,7 +18,12 @@ void run_batches(const std::vector<std::string>& arguments) {
   description.add(run_option_descriptions());
   constexpr const char* kUsage =
       "pipewright-runtime batches --config run.json --output FILE.safetensors [--minibatches N]";
-  const po::variables_map options = parse_options(arguments, description, kUsage);
+  const po::variables_map options =
+      parse_options(arguments, description,
+                    {kUsage,
+                     "pipewright-runtime batches --model convnet --data synthetic-images:image=28 "
+                     "--minibatches 4 --output batches.safetensors",
+                     {"config", "model", "data", "batch-size", "minibatches", "output"}});
   const std::string file = options.count("output") ? options["output"].as<std::string>() : "";
   if (!file.ends_with(".safetensors"))
     throw InputError("batches: " + (file.empty() ? "--output is missing" : "--output " + file) +

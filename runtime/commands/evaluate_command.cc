@@ -141,8 +141,11 @@ po::options_description descriptions() {
 void run_evaluate(const std::vector<std::string>& arguments) {
   const auto options = parse_options(
       arguments, descriptions(),
-      "pipewright-runtime evaluate --config runs/a/run.json --resume latest [--evaluation-data SPEC]\n"
-      "       pipewright-runtime evaluate --resume CHECKPOINT [--plan FILE] [--evaluation-data SPEC]");
+      {"pipewright-runtime evaluate --config runs/a/run.json --resume latest [--evaluation-data SPEC]\n"
+       "       pipewright-runtime evaluate --resume CHECKPOINT [--plan FILE] [--evaluation-data SPEC]",
+       "pipewright-runtime evaluate --resume runs/two/checkpoints/minibatch-20 --evaluation-data "
+       "synthetic-images:image=28",
+       {"resume", "config", "plan", "evaluation-data", "batch-size"}});
   run_forward("evaluate", options, {});
 }
 
@@ -153,8 +156,11 @@ void run_predict(const std::vector<std::string>& arguments) {
       "classes", po::value<std::string>()->value_name("FILE"),
       "the best class of every sample: a .jsonl file, a line each");
   const auto options = parse_options(arguments, description,
-                                     "pipewright-runtime predict --resume CHECKPOINT --predictions "
-                                     "FILE.safetensors [--evaluation-data SPEC]");
+                                     {"pipewright-runtime predict --resume CHECKPOINT --predictions "
+                                      "FILE.safetensors [--evaluation-data SPEC]",
+                                      "pipewright-runtime predict --resume runs/two/checkpoints/minibatch-20 "
+                                      "--evaluation-data synthetic-images:image=28 --classes classes.jsonl",
+                                      {"resume", "evaluation-data", "predictions", "classes", "batch-size"}});
   PredictionFiles files;
   if (options.count("predictions")) files.scores = options["predictions"].as<std::string>();
   if (options.count("classes")) files.classes = options["classes"].as<std::string>();

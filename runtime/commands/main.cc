@@ -166,8 +166,12 @@ void run_train(const std::vector<std::string>& arguments) {
       "remove what an earlier run left in the run folder; default: set it aside")(
       "emulate", po::value<std::string>()->value_name("PLAN"),
       "train in this process, on its one device, exactly what the ranks of the plan would");
-  const auto options =
-      parse_options(arguments, description, "pipewright-runtime train --config run.json [options]");
+  const auto options = parse_options(
+      arguments, description,
+      {"pipewright-runtime train --config run.json [options]",
+       "pipewright-runtime train --model convnet --data synthetic-images:image=28 --minibatches 20 --output "
+       "runs/one",
+       {"model", "plan", "data", "batch-size", "epochs", "optimizer", "learning-rate", "output"}});
   if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
   const Place place = find_place(place_options(options));
   if (!place.launched && place.rank == 0) adopt_before_resume(options);
@@ -220,8 +224,12 @@ void run_launch(const std::vector<std::string>& arguments) {
       "show what the ranks do, as pipewright-runtime watch; default: the progress of rank 0")(
       "report", po::value<std::string>()->value_name("FILE"),
       "file.html: the run's page, as pipewright-runtime report; default: none");
-  const auto options =
-      parse_options(arguments, description, "pipewright-runtime launch --config run.json [options]");
+  const auto options = parse_options(
+      arguments, description,
+      {"pipewright-runtime launch --config run.json [options]",
+       "pipewright-runtime launch --model convnet --plan plans/gpus=2.json --data synthetic-images:image=28 "
+       "--minibatches 20 --checkpoint-every-epochs 1 --output runs/two",
+       {"model", "plan", "data", "batch-size", "epochs", "optimizer", "learning-rate", "output", "watch"}});
   if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
   adopt_before_resume(options, on_host_of(launch_settings_from(options)));
   const ResumedRun resumed = resumed_run(options);

@@ -35,9 +35,13 @@ void demand_processor(const Run& run) {
 }
 
 constexpr int64_t kMinibatches = 32;
-constexpr const char* kVerifyUsage =
-    "pipewright-runtime verify --config run.json [options]\n"
-    "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT] [--against FILE ...]";
+CommandHelp verify_help() {
+  return {
+      "pipewright-runtime verify --config run.json [options]\n"
+      "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT] [--against FILE ...]",
+      "pipewright-runtime verify --run runs/two",
+      {"run", "model", "plan", "data", "minibatches", "against"}};
+}
 
 using Paths = std::vector<std::string>;
 
@@ -169,7 +173,7 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
                  {"--adapt", "manual:file=" + (folder / kChangesName).string() +
                                  ",drain-every=" + std::to_string(policy->decides_every().value_or(0))});
   }
-  const po::variables_map options = parse_options(words, description, kVerifyUsage);
+  const po::variables_map options = parse_options(words, description, verify_help());
   const auto checkpoints = list_checkpoints(folder);
   if (checkpoints.empty()) {
     throw InputError(folder.string() + ": has no checkpoint to compare with",
@@ -206,7 +210,7 @@ void run_verify(const std::vector<std::string>& arguments) {
       "distance that is allowed from one device's weights, or the other's, as a part of the way; 0.001 by "
       "default")("json", po::bool_switch(), "print the result as JSON");
   add_wide_option(&description);
-  const auto options = parse_options(arguments, description, kVerifyUsage);
+  const auto options = parse_options(arguments, description, verify_help());
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "adapt", "output", "ranks", "hosts", "minibatches", "epochs"}) {
     if (options.count(name))

@@ -127,7 +127,7 @@ TEST_CASE("help of every command of the three programs says what each option is 
   size_t values = 0;
   for (const std::string name : {"profiler", "optimizer", "runtime"}) {
     for (const std::string& command : commands_of(folder, name)) {
-      const Outcome help = run_program(folder, name, {command, "--help"});
+      const Outcome help = run_program(folder, name, {command, "--help-all"});
       INFO(name << " " << command << "\n" << help.output << help.error);
       REQUIRE(help.code == 0);
       for (const HelpOption& option : options_of(help.output)) {
@@ -143,9 +143,37 @@ TEST_CASE("help of every command of the three programs says what each option is 
   CHECK(values > 100);
 }
 
+TEST_CASE("help of every command fits a screen, and its examples work as they stand, one after the other") {
+  const TemporaryFolder folder;
+  const std::string bin = fs::path(program("runtime")).parent_path();
+  size_t examples = 0;
+  for (const std::string name : {"profiler", "optimizer", "runtime"}) {
+    for (const std::string& command : commands_of(folder, name)) {
+      const Outcome help = run_program(folder, name, {command, "--help"});
+      const std::vector<std::string> lines = lines_of(help.output);
+      INFO(name << " " << command << "\n" << help.output);
+      CHECK(help.code == 0);
+      CHECK(lines.size() <= 24);
+      // Those of the commands that everybody uses; others need data sets or folders of others.
+      if (lines.empty() || lines.back().rfind("--help-all", 0) != 0 || command == "interference") continue;
+      const auto line = std::find_if(lines.begin(), lines.end(),
+                                     [](const std::string& each) { return each.rfind("Example: ", 0) == 0; });
+      REQUIRE(line != lines.end());
+      ++examples;
+      const std::string run = "cd '" + folder.path().string() + "' && PATH='" + bin + "':$PATH " +
+                              line->substr(std::string("Example: ").size());
+      Process process({"/bin/sh", "-c", run}, folder / "out", folder / "err");
+      const int code = process.wait(300s);
+      INFO(run << "\n" << process.error());
+      CHECK(code == 0);
+    }
+  }
+  CHECK(examples >= 10);
+}
+
 TEST_CASE("help of the runtime shows the run document's defaults") {
   const TemporaryFolder folder;
-  const Outcome help = runtime(folder, {"train", "--help"});
+  const Outcome help = runtime(folder, {"train", "--help-all"});
   std::map<std::string, HelpOption> options;
   for (const HelpOption& option : options_of(help.output)) options[option.name] = option;
   const Outcome config = runtime(folder, {"train", "--print-config", "--model", "m", "--data", "d"});

@@ -368,7 +368,7 @@ TEST_CASE("layers whose launches take longer than their work are said to be laun
   CHECK(table.columns().back().head == "bound by");
   CHECK(table.rows()[0].back() == "device");
   CHECK_THAT(lines(1e-12, table), Contains("launch-bound: ") && Contains(", 100.0 % of the nodes' time"));
-  for (size_t row = 1; row < table.size(); ++row) CHECK(table[row].back() == "launch");
+  for (const auto& row : table.rows()) CHECK(row.back() == "launch");
   CHECK_THAT(lines(10, table), Contains("the device's allocator gave out at most "));
 }
 
