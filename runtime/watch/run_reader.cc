@@ -27,6 +27,8 @@ constexpr size_t kMostEvents = 100;      // remembered
 // Behind this nobody writes any more, where the process that held the folder has gone: its ranks end when
 // they miss each other.
 constexpr double kGoneSeconds = 10;
+// An operation that uses the CPU may last so many times the run's time-out (runtime/control/progress.cc).
+constexpr double kUnknownPatience = 10;
 
 std::string number_text(const char* format, double value) {
   char buffer[64];
@@ -227,8 +229,8 @@ void RunReader::read_live() {
 RunView::Phase RunReader::phase_now() {
   using Phase = RunView::Phase;
   const std::optional<ProcessName> holder = run_folder_holder(folder_);
-  const bool gone = holder && state_of(*holder) == ProcessState::kGone;
-  const bool held = holder && !gone;
+  const ProcessState state = holder ? state_of(*holder) : ProcessState::kGone;
+  const bool held = state != ProcessState::kGone;
   const bool began = file_exists(folder_ / "run.json") && file_exists(folder_ / "metrics.jsonl");
   summary_ = document_in<Summary>(folder_ / "summary.json");
   if (held && (summary_ || !began)) return summary_ && seen_running_ ? Phase::kRunning : Phase::kStarting;
@@ -237,12 +239,15 @@ RunView::Phase RunReader::phase_now() {
            : summary_->status == "interrupted" ? Phase::kInterrupted
                                                : Phase::kFailed;
   if (!began) return Phase::kAbsent;
-  if (held) return Phase::kRunning;
-  // Without a lock that names somebody (a file system may have none) a run that writes is one that lives.
+  if (held && state != ProcessState::kUnknown) return Phase::kRunning;
+  // A run that writes lives, whatever its lock says: a file system may have none, its ranks live on a little
+  // without their launcher. Of another host's process nobody knows here whether it has been killed.
   const double quiet = std::min(seconds_since_written(folder_ / LiveStatus::kFile),
                                 seconds_since_written(folder_ / "metrics.jsonl"));
-  const double patience = kGoneSeconds + (gone || !run_ ? 0 : run_->timeout_seconds);
-  return quiet < patience ? Phase::kRunning : Phase::kFailed;
+  if (!run_) run_ = document_in<Run>(folder_ / "run.json");
+  const double timeout_seconds = run_ ? run_->timeout_seconds : 0;
+  const double times = held ? kUnknownPatience : holder ? 0 : 1;
+  return quiet < kGoneSeconds + times * timeout_seconds ? Phase::kRunning : Phase::kFailed;
 }
 
 // From the flight records: all that have one name the cause, each where it met it.

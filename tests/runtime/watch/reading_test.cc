@@ -221,6 +221,18 @@ TEST_CASE(
   CHECK(view.why == "its processes have ended without a word");
 }
 
+TEST_CASE("watch: of a run on another host nobody knows whether it was killed, but by what it writes") {
+  const TemporaryFolder folder;
+  begin_run(folder.path());
+  append(folder / ".lock", ProcessName{"elsewhere", "another machine", 17, 1}.to_text());
+  const auto written = [&](std::chrono::seconds ago) {
+    fs::last_write_time(folder / "metrics.jsonl", fs::file_time_type::clock::now() - ago);
+    return RunReader(folder.path()).look().phase;
+  };
+  CHECK(written(std::chrono::seconds(200)) == Phase::kRunning);
+  CHECK(written(std::chrono::seconds(400)) == Phase::kFailed);
+}
+
 TEST_CASE("watch: how fast ranks get on, and how long they wait, is what two looks differ by") {
   const TemporaryFolder folder;
   begin_run(folder.path());
