@@ -174,7 +174,8 @@ TEST_CASE("watch: a run that fails ends it with an error that says why") {
   CHECK(launcher.wait(60s) == 5);
   INFO(launcher.error());
   CHECK(watch.wait(60s) == 1);
-  CHECK_THAT(watch.error(), Contains("the run has failed: ") && Contains("rank 1 was killed by signal 9"));
+  // Its peer sees a connection that breaks, or hears from the launcher: whichever comes first.
+  CHECK_THAT(watch.error(), Contains("the run has failed: ") && Contains("rank 1"));
 }
 
 TEST_CASE("watch: words that are none, and a folder in which nothing begins") {
