@@ -193,6 +193,11 @@ void add_memory(Page* page, const FinishedRun& run, const std::string& trace) {
     return peak_of(a.rank) > peak_of(b.rank);
   });
   page->heading("Memory");
+  const CheckpointSettings checkpoint = read_document<Run>(run.folder / "run.json").checkpoint;
+  if (checkpoint.every_minibatches > 0 || checkpoint.every_epochs > 0)
+    page->paragraph(
+        "While a checkpoint is written a rank holds its optimizer's tensors once more, and versions of its "
+        "weights; the prediction is without.");
   if (all.size() > kMostCharts) {
     page->paragraph("Of the " + std::to_string(kMostCharts) + " ranks with most.");
     all.resize(kMostCharts);
