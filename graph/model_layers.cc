@@ -40,12 +40,7 @@ using Modules = std::vector<std::string>;
 
 Modules numbered_modules(const std::vector<NodeOfLayer>& nodes) {
   Modules modules;
-  for (const NodeOfLayer& node : nodes) {
-    const auto parts = parts_of(node.path);
-    const auto numbered = std::find_if(parts.begin(), parts.end(), is_numbered);
-    const auto depth = static_cast<size_t>(numbered - parts.begin()) + 1;
-    modules.push_back(numbered == parts.end() ? "" : joined(parts, depth));
-  }
+  for (const NodeOfLayer& node : nodes) modules.push_back(numbered_module(node.path));
   return modules;
 }
 
@@ -124,6 +119,12 @@ std::vector<std::pair<size_t, size_t>> extents_of(const std::vector<std::vector<
 }
 
 }  // namespace
+
+std::string numbered_module(const std::string& path) {
+  const std::vector<std::string> parts = parts_of(path);
+  const auto numbered = std::find_if(parts.begin(), parts.end(), is_numbered);
+  return numbered == parts.end() ? "" : joined(parts, static_cast<size_t>(numbered - parts.begin()) + 1);
+}
 
 std::vector<ModelLayer> model_layers(const Graph& graph) {
   std::set<std::string> parameters;

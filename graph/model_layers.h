@@ -19,6 +19,9 @@ struct ModelLayer {
   size_t end = 0;
 };
 
+/// The outermost module of a path that is numbered: "layers.3" of "layers.3.attention.wq". "": none is.
+std::string numbered_module(const std::string& path);
+
 /// By rising `end`. A numbered module is the outermost part of a module path that is a number or ends in "_"
 /// and a number; one with parameters begins a layer, where its first node is. What lies before the first (a
 /// stem, an embedding) is part of it, and what lies between two of the one before. A model of fewer than two

@@ -87,7 +87,18 @@ inline const WeightRuleFacts& weight_rule_facts(const std::string& name) {
 inline const char* to_text(WeightRule rule) { return facts_of(rule).name; }
 std::vector<std::string> weight_rule_names();
 
-enum class ScheduleKind { k1F1B, kModelParallel, kGpipe, k1F1BFlush, kInterleaved, kZbH1, kForward };
+enum class ScheduleKind {
+  k1F1B,
+  kModelParallel,
+  kGpipe,
+  k1F1BFlush,
+  kInterleaved,
+  kZbH1,
+  kZbV,
+  kDualPipeV,
+  kCustom,
+  kForward
+};
 
 /// Who says how many minibatches a stage has in flight.
 enum class DepthChoice {
@@ -101,6 +112,7 @@ struct ScheduleFacts {
   const char* name = "";
   std::vector<WeightRule> weights = {};  ///< that go with it, the usual one first; none: it does not train
   bool several_stages = false;           ///< on one rank
+  bool v_shaped = false;                 ///< rank r of p has stages r and 2p - 1 - r; else r, r + p, ...
   bool splits_backward = false;          ///< gradients of a stage's inputs first, those of its weights later
   bool holds_interval = false;           ///< all minibatches of an update interval are in flight at once
   DepthChoice depth = DepthChoice::kGiven;

@@ -112,13 +112,17 @@ void validate_nodes(const Plan& plan, const std::string& where) {
   }
 }
 
-// Each rank has one stage; in an interleaved plan the first p stages hold the ranks, and the others repeat
-// them.
+// Each rank has one stage; where ranks have several the first p stages hold the ranks, and the others repeat
+// them: over and over, or back from the last to the first.
 void validate_ranks(const Plan& plan, const std::string& where) {
   std::unordered_map<int64_t, size_t> stage_of;
   size_t firsts = 0;  // stages that hold new ranks
   const ScheduleFacts* const schedule = find_schedule(plan.schedule);
   const bool several_stages = schedule != nullptr && schedule->several_stages;
+  const bool custom = schedule != nullptr && schedule->kind == ScheduleKind::kCustom;
+  const bool back = several_stages && (schedule->v_shaped || (custom && plan.v_shaped()));
+  const std::string rule = std::string("With schedule ") + in_quotes(plan.schedule) +
+                           " stage s has the ranks of stage " + (back ? "2p - 1 - s" : "s mod p");
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const std::vector<int64_t>& ranks = plan.stages[s].ranks;
     if (ranks.empty()) fail_document(where, place(s) + ".ranks", "empty; expected at least one rank");
@@ -127,15 +131,14 @@ void validate_ranks(const Plan& plan, const std::string& where) {
       if (firsts != s) {
         fail_document(where, place(s) + ".ranks",
                       "new ranks after stage " + std::to_string(firsts) + " has repeated earlier ones",
-                      "In an interleaved plan stage s has the ranks of stage s mod p.");
+                      rule + ".");
       }
       firsts = s + 1;
-    } else if (ranks != plan.stages[s % firsts].ranks ||
-               plan.stages[s].shares != plan.stages[s % firsts].shares) {
+    } else if (const size_t like = back ? 2 * firsts - 1 - std::min(s, 2 * firsts - 1) : s % firsts;
+               ranks != plan.stages[like].ranks || plan.stages[s].shares != plan.stages[like].shares) {
       fail_document(where, place(s) + ".ranks",
-                    "differ from those of stage " + std::to_string(s % firsts) + " (ranks or shares)",
-                    "In an interleaved plan stage s has the ranks and shares of stage s mod p, here p = " +
-                        std::to_string(firsts) + ".");
+                    "differ from those of stage " + std::to_string(like) + " (ranks or shares)",
+                    rule + ", and its shares; here p = " + std::to_string(firsts) + ".");
     }
     for (size_t i = 0; i < ranks.size(); ++i) {
       const std::string path = place(s) + ".ranks[" + std::to_string(i) + "]";
@@ -145,14 +148,16 @@ void validate_ranks(const Plan& plan, const std::string& where) {
       fail_document(
           where, path,
           "rank " + std::to_string(ranks[i]) + " is in stage " + std::to_string(it->second) + " already",
-          "Only the schedule 'interleaved' gives a rank several stages.");
+          "Only the schedules 'interleaved', 'zbv', 'dualpipev' and 'custom' give a rank several stages.");
     }
   }
-  if (several_stages && plan.stages.size() % firsts != 0) {
+  const bool even = back ? plan.stages.size() == 2 * firsts : plan.stages.size() % firsts == 0;
+  if (several_stages && !even) {
     fail_document(where, "stages",
-                  "got " + std::to_string(plan.stages.size()) + ", expected a multiple of " +
-                      std::to_string(firsts) + ", the stages with ranks of their own",
-                  "In an interleaved plan every rank has the same number of stages.");
+                  "got " + std::to_string(plan.stages.size()) + ", expected " +
+                      (back ? "twice " : "a multiple of ") + std::to_string(firsts) +
+                      ", the stages with ranks of their own",
+                  "Every rank has the same number of stages.");
   }
   for (int64_t rank = 0; rank < plan.world_size; ++rank) {
     if (stage_of.count(rank) != 0) continue;
@@ -184,6 +189,19 @@ void validate_split(const Plan& plan, const std::string& where) {
       fail_document(where, path, "does not go with schedule " + in_quotes(plan.schedule),
                     "Its stages share their ranks: leave out `split`, or use schedule '1f1b-flush'.");
     }
+  }
+}
+
+void validate_order(const Plan& plan, const std::string& where) {
+  const ScheduleFacts* const schedule = find_schedule(plan.schedule);
+  const bool custom = schedule != nullptr && schedule->kind == ScheduleKind::kCustom;
+  if (custom && plan.order.empty()) {
+    fail_document(where, "order", "is missing, and schedule 'custom' is what it lists",
+                  "pipewright-optimizer convert makes it of a schedule in PyTorch's CSV.");
+  }
+  if (!custom && !plan.order.empty()) {
+    fail_document(where, "order", "does not go with schedule " + in_quotes(plan.schedule),
+                  "Leave it out, or use schedule 'custom'.");
   }
 }
 
@@ -240,14 +258,15 @@ void set_recompute_ratio(Stage& stage, JsonReader& entry) {
 
 Plan Plan::from_json(JsonReader& reader) {
   reader.expect({"schema", "model", "graph_digest", "profile_digest", "topology_digest", "device_passes",
-                 "strategy", "schedule", "weights", "microbatches", "world_size", "frozen_layers", "stages",
-                 "tied_parameters", "predicted"});
+                 "strategy", "schedule", "weights", "microbatches", "order", "world_size", "frozen_layers",
+                 "stages", "tied_parameters", "predicted"});
   Plan plan;
   plan.model = reader.string("model");
   if (reader.has("graph_digest")) plan.graph_digest = reader.string("graph_digest");
   if (reader.has("profile_digest")) plan.profile_digest = reader.string("profile_digest");
   if (reader.has("topology_digest")) plan.topology_digest = reader.string("topology_digest");
   if (reader.has("device_passes")) plan.device_passes = reader.string("device_passes");
+  if (reader.has("order")) plan.order = reader.strings("order");
   plan.strategy = reader.string_one_of("strategy", names_of(strategies()));
   plan.schedule = reader.string("schedule");
   plan.weights = reader.string_one_of("weights", weight_rule_names());
@@ -295,6 +314,7 @@ Json Plan::to_json() const {
   json["schedule"] = schedule;
   json["weights"] = weights;
   json["microbatches"] = microbatches;
+  if (!order.empty()) json["order"] = order;
   json["world_size"] = world_size;
   if (frozen_layers > 0) json["frozen_layers"] = frozen_layers;
   json["stages"] = Json::array();
@@ -334,6 +354,7 @@ void Plan::validate(const std::string& where) const {
     }
   }
   validate_split(*this, where);
+  validate_order(*this, where);
   validate_ranks(*this, where);
   validate_tied(*this, where);
   validate_frozen(*this, where);
@@ -350,6 +371,18 @@ std::string Plan::shape_text() const {
   std::string text;
   for (const Stage& stage : stages) text += (text.empty() ? "" : "-") + std::to_string(stage.ranks.size());
   return text;
+}
+
+bool Plan::v_shaped() const {
+  return stages.size() > 2 && stages.size() % 2 == 0 && stages.front().ranks == stages.back().ranks &&
+         stages[stages.size() / 2 - 1].ranks == stages[stages.size() / 2].ranks;
+}
+
+bool Plan::splits_backward() const {
+  const ScheduleFacts& facts = schedule_facts(schedule);
+  return facts.splits_backward || std::any_of(order.begin(), order.end(), [](const std::string& actions) {
+           return actions.find("BI") != std::string::npos;
+         });
 }
 
 int64_t Plan::frozen_stages() const {

@@ -90,6 +90,10 @@ struct Plan {
   /// With weights "flush" and "2bw": minibatches from one update to the next, the same at every stage. What
   /// travels is a whole minibatch of `batch_size` samples.
   int64_t microbatches = 1;
+  /// Schedule "custom" only: what the rank of each stage with ranks of its own does between two updates, as
+  /// runtime/schedule/schedule.h writes actions: "F0 F1 B0 B1", with the stage where a rank has several:
+  /// "0F0 3F0 3B0 0B0".
+  std::vector<std::string> order;
   int64_t world_size = 0;
   /// How many of the model's layers, from the front, it takes as frozen: they run forward only. Stages that
   /// hold nothing else may be `frozen`. 0: all that can be trained is.
@@ -100,14 +104,20 @@ struct Plan {
 
   static Plan from_json(JsonReader& reader);
   Json to_json() const;
-  /// Ranks are 0..world_size-1, each in one stage (schedule "interleaved": stage s has the ranks of stage s
-  /// mod p, the first p stages hold each rank once); no node twice; no stage without ranks; frozen stages
+  /// Ranks are 0..world_size-1, each in one stage (schedules with several stages on a rank: the first p
+  /// stages hold each rank once, stage s has the ranks of stage s mod p, with V-shaped schedules those of
+  /// stage 2p - 1 - s; of "custom" any of these); no node twice; no stage without ranks; frozen stages
   /// stand before all others, and the last one is trained. Names of schedules are checked where schedules are
-  /// (check_schedule_and_weights).
+  /// (check_schedule_and_weights), so is `order`.
   void validate(const std::string& where) const;
 
   std::string shape_text() const;  ///< replicas of the stages: "3-1", "1-1-1"
-  int64_t frozen_stages() const;   ///< how many are frozen, the first ones
+  /// Ranks have two stages each, the first and the last on one: stages s and 2p - 1 - s.
+  bool v_shaped() const;
+  /// Backwards come in two parts: gradients of a stage's inputs first, those of its weights later. Of
+  /// "custom" they do if a backward in its order does.
+  bool splits_backward() const;
+  int64_t frozen_stages() const;  ///< how many are frozen, the first ones
   /// Depth of the first stage that is trained, by which weights `vertical` go at every stage; 0: there is
   /// none.
   int64_t first_trained_depth() const;

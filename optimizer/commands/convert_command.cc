@@ -1,5 +1,5 @@
-// convert: between Pipewright's documents and those of PipeDream. What the input is says its content; what
-// the output is, the input and the output's suffix.
+// convert: between Pipewright's documents and those of other programs. What the input is says its content;
+// what the output is, the input and the output's suffix, or --to.
 #include <filesystem>
 #include <iostream>
 
@@ -10,18 +10,30 @@
 #include "graph/limits.h"
 #include "graph/pipedream.h"
 #include "graph/pipedream_configuration.h"
+#include "graph/rows.h"
+#include "graph/stage_modules.h"
 #include "optimizer/baselines/dnn_partitioning.h"
 #include "optimizer/baselines/piper.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
 #include "runtime/schedule/schedule.h"
+#include "runtime/schedule/torch_csv.h"
 
 namespace pipewright {
 namespace {
 
 namespace po = boost::program_options;
 
-enum class Kind { kProfile, kGraphText, kPlan, kConfiguration, kPartition, kDnnPartitioning, kPiper };
+enum class Kind {
+  kProfile,
+  kGraphText,
+  kPlan,
+  kConfiguration,
+  kPartition,
+  kDnnPartitioning,
+  kPiper,
+  kTorchCsv
+};
 
 Kind kind_of_document(const std::string& text, const std::string& file) {
   if (looks_like_pipedream_profile(text)) return Kind::kGraphText;
@@ -29,6 +41,7 @@ Kind kind_of_document(const std::string& text, const std::string& file) {
   if (looks_like_dynpipe_partition(text)) return Kind::kPartition;
   if (looks_like_dnn_partitioning(text)) return Kind::kDnnPartitioning;
   if (looks_like_piper(text)) return Kind::kPiper;
+  if (looks_like_torch_csv(text)) return Kind::kTorchCsv;
   const Json json = parse_json(text, file);
   const std::string schema =
       json.is_object() && json.contains("schema") && json["schema"].is_string() ? json["schema"] : "";
@@ -36,8 +49,31 @@ Kind kind_of_document(const std::string& text, const std::string& file) {
   if (schema == Plan::kSchema) return Kind::kPlan;
   throw InputError(file + ": " + (schema.empty() ? "no schema" : "schema " + in_quotes(schema)) +
                        "; convert takes profile.json, a plan, PipeDream's graph.txt or its configuration, "
-                       "DynPipe's partition",
+                       "DynPipe's partition, a schedule in PyTorch's CSV",
                    "A configuration has the key module_to_stage_map.");
+}
+
+/// What --to makes of a plan.
+struct Target {
+  const char* name;
+  const char* suffix;  ///< of --output
+  const char* summary;
+  std::string (*text)(const Plan& plan, const po::variables_map& values);
+};
+const std::vector<Target>& targets() {
+  static const std::vector<Target> rows = {
+      {"torch-csv", ".csv", "the schedule of PyTorch's runtime",
+       [](const Plan& plan, const po::variables_map&) { return torch_csv_text(plan); }},
+      {"torchtitan", ".json", "the modules of each stage",
+       [](const Plan& plan, const po::variables_map& values) {
+         return torchtitan_modules_text(plan, read_profile(required(values, "profile")));
+       }},
+      {"deepspeed", ".json", "the layers of each stage",
+       [](const Plan& plan, const po::variables_map& values) {
+         return deepspeed_partition_text(plan, read_profile(required(values, "profile")));
+       }},
+  };
+  return rows;
 }
 
 /// Profile and the module of each node, from the --profile that modules and stages refer to.
@@ -111,27 +147,42 @@ void run_convert(const Arguments& arguments) {
   options.add_options()  //
       ("input", po::value<std::string>(),
        "profile.json, a plan, PipeDream's graph.txt (with or without stages) or its configuration.json, "
-       "DynPipe's partition.json, an input file of dnn-partitioning or Piper")  //
+       "DynPipe's partition.json, a schedule in PyTorch's CSV, an input file of dnn-partitioning or Piper")  //
       ("output", po::value<std::string>(),
        "profile -> graph.txt and back; plan -> graph.txt with stages (.txt) or configuration (.json) and "
-       "back")                                                                                           //
+       "back; PyTorch's schedule -> plan")  //
+      ("to", po::value<std::string>(),
+       ("a plan as another program takes it: " + help_of(targets()) + "; without: as --output says")
+           .c_str())                                                                                     //
+      ("plan", po::value<std::string>(), "of PyTorch's schedule: whose stages it runs")                  //
       ("profile", po::value<std::string>(), "of the model; for a configuration: graph.txt with stages")  //
       ("replicas", po::value<std::string>(), "of a graph.txt with stages, to make it a plan: 0:3,1:1")   //
       ("batch-size", po::value<int64_t>(),
        "samples of a minibatch: a plan becomes DynPipe's partition; without: PipeDream's configuration");
-  const po::variables_map values = parse_options(
-      arguments, options,
-      "pipewright-optimizer convert --input FILE --output FILE [--profile FILE] [--replicas ...] "
-      "[--batch-size N]");
+  const po::variables_map values =
+      parse_options(arguments, options,
+                    {"pipewright-optimizer convert --input FILE --output FILE [--to PROGRAM] [--profile "
+                     "FILE] [--plan FILE] "
+                     "[--replicas ...] [--batch-size N]",
+                     "pipewright-optimizer convert --input profile.json --output graph.txt",
+                     {"input", "output", "to", "plan", "profile"}});
   const std::string input = required(values, "input");
   const std::string output = required(values, "output");
   const std::string text = read_file(input);
   const std::string suffix = std::filesystem::path(output).extension().string();
-  if (suffix != ".json" && suffix != ".txt") {
-    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in .json or .txt");
+  const Target* const target =
+      values.count("to") == 0 ? nullptr : &row_named(targets(), "--to", values["to"].as<std::string>());
+  const std::vector<std::string> suffixes =
+      target ? std::vector<std::string>{target->suffix} : std::vector<std::string>{".json", ".txt"};
+  if (std::find(suffixes.begin(), suffixes.end(), suffix) == suffixes.end()) {
+    throw InputError("--output: got " + in_quotes(output) + "; expected a name that ends in " +
+                     join(suffixes, " or "));
   }
   const bool to_json = suffix == ".json";
   const Kind kind = kind_of_document(text, input);
+  if (target && kind != Kind::kPlan) throw InputError("--to: goes with a plan, and " + input + " is none");
+  if (values.count("plan") != 0 && kind != Kind::kTorchCsv)
+    throw InputError("--plan: goes with a schedule in PyTorch's CSV, and " + input + " is none");
   std::vector<Setting> settings;
   StageDemands demands;
   if (values.count("replicas") != 0) {
@@ -164,6 +215,10 @@ void run_convert(const Arguments& arguments) {
     }
     case Kind::kPlan: {
       const auto plan = parse_document<Plan>(text, input);
+      if (target) {
+        converted = target->text(plan, values);
+        break;
+      }
       if (to_json && values.count("batch-size") != 0) {
         converted = dynpipe_partition_text(partition_of(plan, read_profile(required(values, "profile")),
                                                         in_range(values, "batch-size", 1, kMostCount)));
@@ -171,6 +226,12 @@ void run_convert(const Arguments& arguments) {
       }
       converted = to_json ? pipedream_configuration_text(configuration_of(plan))
                           : text_with_stages(plan, read_profile(required(values, "profile")));
+      break;
+    }
+    case Kind::kTorchCsv: {
+      if (!to_json) throw InputError("--output: a schedule becomes a plan: expected a name in .json");
+      converted =
+          document_text(plan_of_torch_csv(text, input, read_document<Plan>(required(values, "plan"))));
       break;
     }
     case Kind::kPartition: {

@@ -54,9 +54,10 @@ void add_run_options(po::options_description* options) {
        ("one of " + schedules_where(false) + "; or, drained at every update: " + schedules_where(true))
            .c_str())  //
       ("weights", po::value<std::string>(),
-       "stash (default), 2bw, vertical, paci, predict or flush; with plan a,b: the faster")       //
-      ("microbatches", po::value<int64_t>(), "of an update; without: a few for each device")      //
-      ("stages-per-rank", po::value<int64_t>()->default_value(2), "with --schedule interleaved")  //
+       "stash (default), 2bw, vertical, paci, predict or flush; with plan a,b: the faster")   //
+      ("microbatches", po::value<int64_t>(), "of an update; without: a few for each device")  //
+      ("stages-per-rank", po::value<int64_t>()->default_value(2),
+       "with --schedule interleaved; zbv, dualpipev: 2")  //
       ("recompute", po::value<std::string>()->default_value("auto"),
        ("run forwards twice: " + join(names_of(recompute_choices()), ", ")).c_str());
 }

@@ -56,8 +56,10 @@ StageTerms stage_terms(const StageLoad& load, const CostInputs& inputs) {
     terms.interval_tied_seconds = tied_seconds(load, inputs) / interval;
     terms.exchange_seconds = terms.exchange_latency_seconds = terms.step_seconds = 0;
   }
-  if (!load.first) terms.link_in_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
-  if (!load.last) terms.link_out_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
+  if (!load.first && !load.in_stays)
+    terms.link_in_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  if (!load.last && !load.out_stays)
+    terms.link_out_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
   terms.link_takes_both = !load.frozen;  // in comes what the other direction does not carry back
   return terms;
 }

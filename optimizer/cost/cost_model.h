@@ -64,6 +64,8 @@ struct StageLoad {
   bool split = false;   ///< its replicas share each minibatch: all but least_seconds is of the largest part
   bool frozen = false;  ///< nothing in it or before it is trained: no gradient comes to it
   bool after_frozen = false;  ///< nothing before it is trained: it sends no gradient
+  bool in_stays = false;      ///< the stage before it is on the same rank: nothing comes in over a link
+  bool out_stays = false;     ///< the same of the stage behind it
 
   double recompute_seconds() const { return recompute ? forward_seconds - once_forward_seconds : 0; }
   /// Of the forward, by time; the same on devices of every class.

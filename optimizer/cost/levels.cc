@@ -106,8 +106,8 @@ double LevelCosts::device_link_seconds(const StageLoad& load, int in_level, int 
     return pipewright::message_seconds(shared ? 0 : static_cast<double>(bytes), latency_seconds(level),
                                        inputs_.bandwidth_bytes_per_second);
   };
-  const double in = load.first ? 0 : message(load.in_bytes, in_level);
-  const double out = load.last ? 0 : message(load.out_bytes, out_level);
+  const double in = load.first || load.in_stays ? 0 : message(load.in_bytes, in_level);
+  const double out = load.last || load.out_stays ? 0 : message(load.out_bytes, out_level);
   // What comes in goes back as gradients.
   return inputs_.forward_only || load.frozen ? std::max(in, out) : in + out;
 }

@@ -341,9 +341,9 @@ std::vector<StageTimes> placed_times(const std::vector<StageLoad>& loads, const 
         level = std::max(level, farthest_level(stages[s], stages[static_cast<size_t>(other)], costs));
       mine.tied_seconds = costs.message_seconds(loads[s].tied_sent_bytes, level);
     }
-    if (!loads[s].last)
+    if (!loads[s].last && !loads[s].out_stays)
       mine.send_activation_seconds = costs.message_seconds(loads[s].out_bytes, price.out_levels[s]);
-    if (!loads[s].first && !loads[s].after_frozen)
+    if (!loads[s].first && !loads[s].after_frozen && !loads[s].in_stays)
       mine.send_gradient_seconds = costs.message_seconds(loads[s].in_bytes, price.in_levels[s]);
     add_message_ends(loads[s], price.in_levels[s], price.out_levels[s], inputs, &mine);
     times.push_back(mine);

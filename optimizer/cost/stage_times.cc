@@ -122,9 +122,9 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.reduce_seconds = all_reduce_seconds(priced_exchange_bytes(load, replicas, inputs), replicas, inputs);
   times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
   times.tied_seconds = tied_seconds(load, inputs);
-  if (!load.last)
+  if (!load.last && !load.out_stays)
     times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
-  if (!load.first && !load.after_frozen)
+  if (!load.first && !load.after_frozen && !load.in_stays)
     times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
   return times;
 }
@@ -139,8 +139,8 @@ void add_message_ends(const StageLoad& load, int in_level, int out_level, const 
                                link ? link->core_seconds_per_message : inputs.core_seconds_per_message,
                                link ? link->core_seconds_per_byte : inputs.core_seconds_per_byte);
   };
-  const double in = load.first ? 0 : end(load.in_bytes, in_level);
-  const double out = load.last ? 0 : end(load.out_bytes, out_level);
+  const double in = load.first || load.in_stays ? 0 : end(load.in_bytes, in_level);
+  const double out = load.last || load.out_stays ? 0 : end(load.out_bytes, out_level);
   change_computing(times, [&](auto& own) {
     own.forward_seconds += in + out;
     if (inputs.forward_only || load.frozen) return;

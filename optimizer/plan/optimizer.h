@@ -37,7 +37,7 @@ struct PlanRequest {
   /// so has no more replicas; 0: any.
   int64_t most_minibatches_per_update = 0;
   int64_t microbatches = 0;           ///< of an update, with flush and 2bw; 0: a few for each device
-  int64_t stages_per_rank = 2;        ///< schedule "interleaved"
+  int64_t stages_per_rank = 2;        ///< schedules with several: "interleaved", 2 of "zbv", "dualpipev"
   std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
   bool ignore_crowd = false;          ///< whatever the profile has measured beside others (ProfiledCrowd)

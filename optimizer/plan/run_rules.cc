@@ -149,6 +149,13 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
         "One minibatch at a time gains nothing by replicas or pipelines: --strategy "
         "model-parallel alone says all.");
   }
+  if (schedule.kind == ScheduleKind::kCustom)
+    throw InputError("--schedule custom: the order is in a plan, and is not searched for",
+                     "pipewright-optimizer convert makes such a plan of a schedule in PyTorch's CSV.");
+  if (schedule.v_shaped && request.stages_per_rank != 2)
+    throw InputError("--stages-per-rank: schedule '" + request.schedule + "' has 2 on each rank, got " +
+                         std::to_string(request.stages_per_rank),
+                     "Leave it out, or take --schedule interleaved.");
   if (request.weights.empty() && schedule.trains()) request.weights = to_text(schedule.weights.front());
   if (schedule.trains()) weight_rule_named(request.weights);
   Plan plan;
@@ -174,8 +181,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     if (request.microbatches > 0) {
       throw InputError(
           "--microbatches: with weights '" + request.weights + "' every round of a stage is an update",
-          "They are for --schedule gpipe, 1f1b-flush, interleaved and zb-h1, and for --weights "
-          "2bw.");
+          "They are for schedules that drain, such as 1f1b-flush and zb-h1, and for --weights 2bw.");
     }
   } else if (request.microbatches == 0) {
     const int64_t each = rule.drains() ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;

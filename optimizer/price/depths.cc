@@ -14,10 +14,15 @@ void run_by(const RunRules& rules, Plan* plan) {
   plan->schedule = rules.schedule;
   plan->weights = rules.weights;
   if (rules.microbatches > 0) plan->microbatches = rules.microbatches;
-  if (!schedule_facts(rules.schedule).several_stages) return;
-  plan->world_size = static_cast<int64_t>(plan->stages.size()) / rules.stages_per_rank;
+  const ScheduleFacts& schedule = schedule_facts(rules.schedule);
+  if (!schedule.several_stages) return;
+  PipelineShape shape;
+  shape.replicas.assign(plan->stages.size(), 1);
+  shape.stages_per_rank = rules.stages_per_rank;
+  shape.v_shaped = schedule.v_shaped;
+  plan->world_size = shape.groups();
   for (size_t s = 0; s < plan->stages.size(); ++s) {
-    plan->stages[s].ranks = {static_cast<int64_t>(s) % plan->world_size};
+    plan->stages[s].ranks = {shape.group_of(static_cast<int64_t>(s))};
     plan->stages[s].frozen = false;  // stages of a rank take turns, frozen or not
   }
 }

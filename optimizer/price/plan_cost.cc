@@ -17,7 +17,7 @@ CostInputs as_run(const Plan& plan, CostInputs inputs) {
   inputs.weights = weight_rule_named(plan.weights);
   inputs.minibatches_per_update = facts_of(inputs.weights).one_update_for_all ? plan.microbatches : 0;
   inputs.pipeline_depth = plan.first_trained_depth();
-  inputs.split_backward = schedule_facts(plan.schedule).splits_backward;
+  inputs.split_backward = plan.splits_backward();
   inputs.one_at_a_time = runs_one_at_a_time(plan);
   inputs.input_threads = input_threads(ranks_on_host(plan.stages[0], plan.world_size, inputs), inputs);
   return inputs;

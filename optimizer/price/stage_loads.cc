@@ -257,6 +257,8 @@ std::vector<StageLoad> loads_of_plan(const Plan& plan, const Dataflow& flow) {
     loads[s].frozen = plan.stages[s].frozen;
     loads[s].captured = flow.captures && (together || loads[s].last) && !plan.stages[s].splits();
     loads[s].after_frozen = s > 0 && plan.stages[s - 1].frozen;
+    loads[s].in_stays = s > 0 && plan.stages[s - 1].ranks == plan.stages[s].ranks;
+    loads[s].out_stays = s + 1 < stages && plan.stages[s + 1].ranks == plan.stages[s].ranks;
   }
   Readers readers;
   add_nodes(flow, stage_of, &loads, &readers);

@@ -216,6 +216,7 @@ class Plan(Document):
     topology_digest: str | None = None
     device_passes: str | None = None
     microbatches: int = 1
+    order: tuple[str, ...] = ()
     frozen_layers: int = 0
     tied_parameters: tuple[JsonObject, ...] = ()
     predicted: Prediction | None = None

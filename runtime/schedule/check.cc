@@ -42,19 +42,21 @@ class StageChecker {
         held_(shape.weights, trains ? rounds_.count : 0),
         bounds_crossing_(facts_of(shape.weights).bounds_crossing),
         round_(rounds_.first) {
-    const bool previous = stage > 0, next = stage + 1 < shape.stages();
+    const bool previous = stage > 0 && shape.crosses_ranks(stage - 1);
+    const bool next = stage + 1 < shape.stages() && shape.crosses_ranks(stage);
     const auto chain = [](std::vector<std::pair<ActionKind, bool>> all) {
       std::vector<ActionKind> kinds;
       for (const auto& [kind, there] : all)
         if (there) kinds.push_back(kind);
       return kinds;
     };
-    minibatch_chain_ = chain({{ActionKind::kReceiveActivation, previous},
-                              {ActionKind::kForward, true},
-                              {ActionKind::kSendActivation, next},
-                              {ActionKind::kReceiveGradient, trains_ && shape.receives_gradient(stage)},
-                              {ActionKind::kBackward, trains_},
-                              {ActionKind::kSendGradient, trains_ && shape.sends_gradient(stage)}});
+    minibatch_chain_ =
+        chain({{ActionKind::kReceiveActivation, previous},
+               {ActionKind::kForward, true},
+               {ActionKind::kSendActivation, next},
+               {ActionKind::kReceiveGradient, trains_ && next && shape.receives_gradient(stage)},
+               {ActionKind::kBackward, trains_},
+               {ActionKind::kSendGradient, trains_ && previous && shape.sends_gradient(stage)}});
     round_chain_ = chain({{ActionKind::kReduce, trains_ && shape.trains(stage) && turns_.replicas() > 1},
                           {ActionKind::kUpdate, trains_}});
     if (latest_) return;
@@ -65,6 +67,15 @@ class StageChecker {
   /// "" or what is wrong with the next action.
   std::string follow(const Action& action) {
     return is_of_round(action.kind) ? end_round(action) : minibatch_step(action);
+  }
+
+  /// Whether this action of the minibatch was there already.
+  bool has_run(ActionKind kind, int64_t minibatch) const {
+    const auto own = std::lower_bound(own_.begin(), own_.end(), minibatch);
+    if (own == own_.end() || *own != minibatch) return false;
+    const auto step = std::find(minibatch_chain_.begin(), minibatch_chain_.end(), kind);
+    return reached_[static_cast<size_t>(own - own_.begin())] >
+           static_cast<size_t>(step - minibatch_chain_.begin());
   }
 
   /// "" or what is missing.
@@ -182,6 +193,20 @@ class StageChecker {
   size_t round_step_ = 0;
 };
 
+/// In the middle of a V: "" or what the neighbouring stage of the same rank should have done before.
+std::string not_there_yet(const std::vector<StageChecker>& checkers, const PipelineShape& shape,
+                          const Placement& placement, const Action& action) {
+  const int64_t middle = placement.stage;
+  if (placement.stages < 2 || shape.crosses_ranks(middle)) return "";
+  const bool takes_value = action.kind == ActionKind::kForward && action.stage == middle + 1;
+  const bool backward = action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardInput;
+  if (!takes_value && !(backward && action.stage == middle)) return "";
+  const Action needed = {takes_value ? ActionKind::kForward : ActionKind::kBackward, action.index,
+                         takes_value ? middle : middle + 1};
+  const bool there = checkers[takes_value ? 0 : 1].has_run(needed.kind, action.index);
+  return there ? "" : "expected " + quoted(needed) + " first";
+}
+
 /// "" or what is wrong with a rank's list; fills the checks of its stages.
 std::string follow(const std::string& schedule, const PipelineShape& shape, Span span, bool trains,
                    const std::vector<Action>& list, const Placement& placement,
@@ -197,7 +222,8 @@ std::string follow(const std::string& schedule, const PipelineShape& shape, Span
     if (named != (placement.stages > 1)) return at() + (named ? "the rank has one stage" : "of which stage?");
     if (named && (stage < 0 || stage % placement.apart != 0 || stage / placement.apart >= placement.stages))
       return at() + "the rank does not have this stage";
-    const std::string problem = checkers[named ? stage / placement.apart : 0].follow(action);
+    std::string problem = checkers[named ? stage / placement.apart : 0].follow(action);
+    if (problem.empty()) problem = not_there_yet(checkers, shape, placement, action);
     if (!problem.empty()) return at() + problem;
   }
   for (const StageChecker& checker : checkers) {

@@ -25,7 +25,7 @@ std::vector<Action> forward_only(const PipelineShape& shape, int64_t stage, int6
   for (int64_t begin = span.first / length * length; begin < span.end(); begin += length) {
     const int64_t first = std::max(begin, span.first), end = std::min(begin + length, span.end());
     const std::vector<int64_t> block = turns.minibatches_of(replica, {first, end - first});
-    for (int64_t at = stage; at < shape.stages(); at += shape.groups())
+    for (int64_t at = stage; at < shape.stages(); at = shape.next_of_group(at))
       for (const int64_t k : block) actions.push_back({ActionKind::kForward, k, at});
   }
   return actions;

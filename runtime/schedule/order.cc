@@ -69,4 +69,37 @@ std::vector<Action> interval_order(const StageTurns& turns, int64_t replica, int
   return actions;
 }
 
+std::vector<Action> listed_order(IntervalList list, const PipelineShape& shape, int64_t group,
+                                 int64_t replica, Span span) {
+  const StageTurns turns(shape, group);
+  const Rounds rounds = turns.rounds_of(span);
+  std::vector<Action> actions;
+  for (int64_t round = rounds.first; round < rounds.end(); ++round) {
+    const std::vector<int64_t> own =
+        turns.minibatches_of(replica, {round * shape.microbatches, shape.microbatches});
+    for (const Action& action : list(shape, group, static_cast<int64_t>(own.size()))) {
+      const int64_t k = own[static_cast<size_t>(action.index)];
+      if (span.first <= k && k < span.end()) actions.push_back({action.kind, k, action.stage});
+    }
+    const bool named = shape.stages_per_rank > 1;
+    for (int64_t stage = group; stage < shape.stages(); stage = shape.next_of_group(stage))
+      actions.push_back({ActionKind::kUpdate, round, named ? stage : Action::kOnlyStage});
+  }
+  return actions;
+}
+
+std::vector<int64_t> listed_depths(IntervalList list, const PipelineShape& shape) {
+  std::vector<int64_t> depths(shape.replicas.size(), 1), in_flight(shape.replicas.size(), 0);
+  for (int64_t group = 0; group < shape.groups(); ++group) {
+    const int64_t most = StageTurns(shape, group).most_of_one_replica(shape.microbatches);
+    for (const Action& action : list(shape, group, most)) {
+      const auto stage = static_cast<size_t>(action.stage_or(group));
+      if (action.kind == ActionKind::kForward) depths[stage] = std::max(depths[stage], ++in_flight[stage]);
+      if (action.kind == ActionKind::kBackward || action.kind == ActionKind::kBackwardWeight)
+        --in_flight[stage];
+    }
+  }
+  return depths;
+}
+
 }  // namespace pipewright

@@ -17,4 +17,15 @@ constexpr int64_t kWholeBackward = -1;
 std::vector<Action> interval_order(const StageTurns& turns, int64_t replica, int64_t ahead, int64_t hold,
                                    Span span);
 
+/// What a rank of `group` does with the `minibatches` that it has of an update, for all its stages: F, BI and
+/// BW, or F and B, in any order, with the number of the minibatch among these.
+using IntervalList = std::vector<Action> (*)(const PipelineShape& shape, int64_t group, int64_t minibatches);
+
+/// The rank's lists for the updates of a span, each with its U behind it, stage by stage. What the span has
+/// not is left out.
+std::vector<Action> listed_order(IntervalList list, const PipelineShape& shape, int64_t group,
+                                 int64_t replica, Span span);
+/// By stage, the most that a rank has between forward and backward.
+std::vector<int64_t> listed_depths(IntervalList list, const PipelineShape& shape);
+
 }  // namespace pipewright

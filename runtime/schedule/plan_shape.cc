@@ -35,6 +35,8 @@ PipelineShape shape_of(const Plan& plan, int64_t gradient_accumulation) {
   }
   // Every rank has equally many stages (Plan::validate).
   if (plan.world_size > 0) shape.stages_per_rank = std::max<int64_t>(1, ranks / plan.world_size);
+  shape.v_shaped = shape.stages_per_rank == 2 && plan.v_shaped();
+  shape.order = plan.order;
   for (const Placement& at : placements(shape)) {
     const std::vector<int64_t>& numbers = plan.stages[static_cast<size_t>(at.stage)].ranks;
     shape.rank_numbers.push_back(numbers[static_cast<size_t>(at.replica)]);

@@ -28,6 +28,12 @@ ScheduleRow row_of(const ScheduleFacts& facts) {
       return {facts, interleaved, interleaved_depths};
     case ScheduleKind::kZbH1:
       return {facts, zb_h1, zb_h1_depths};
+    case ScheduleKind::kZbV:
+      return {facts, zb_v, zb_v_depths};
+    case ScheduleKind::kDualPipeV:
+      return {facts, dual_pipe_v, dual_pipe_v_depths};
+    case ScheduleKind::kCustom:
+      return {facts, custom, custom_depths};
     case ScheduleKind::kForward:
       break;
   }
@@ -48,6 +54,17 @@ PipelineShape trained_part(const PipelineShape& shape) {
   part.tied.clear();  // of no influence on order and depths
   part.rank_numbers.clear();
   return part;
+}
+
+/// Replica q of each stage gets the same minibatches, so that each replica is a pipeline for itself.
+void check_equal_pipelines(const std::string& name, const PipelineShape& shape) {
+  for (int64_t stage = 1; stage < shape.stages(); ++stage) {
+    const bool shares = !shape.shares.empty() && shape.shares[static_cast<size_t>(stage)] != shape.shares[0];
+    if (shape.replicas[static_cast<size_t>(stage)] == shape.replicas[0] && !shares) continue;
+    throw PlanError("pipeline, stage " + std::to_string(stage) +
+                        ": other replicas or shares than stage 0, which schedule '" + name + "' has not",
+                    "give all stages as many replicas, or use schedule 'interleaved'");
+  }
 }
 
 }  // namespace
@@ -87,6 +104,12 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
     throw PlanError("pipeline: schedule '" + name + "' runs one stage on a rank, got " +
                         std::to_string(shape.stages_per_rank),
                     "use schedule 'interleaved'");
+  if (row.trains() && row.kind != ScheduleKind::kCustom && row.v_shaped != shape.v_shaped)
+    throw PlanError("pipeline: schedule '" + name + "' " +
+                        (row.v_shaped ? "has stages s and 2p - 1 - s of 2p on a rank, got others"
+                                      : "is not V-shaped, and stages s and 2p - 1 - s are on one rank"),
+                    row.v_shaped ? "give stage 2p - 1 - s the ranks of stage s"
+                                 : "give stage s the ranks of stage s mod p, or use 'zbv' or 'dualpipev'");
   PW_CHECK(row.trains() || !shape.any_splits(), "whole minibatches are evaluated: evaluation_shape()");
   if (!row.trains()) return;
   if (shape.stages_per_rank > 1 && shape.frozen_stages > 0)
@@ -97,6 +120,8 @@ void check_schedule_shape(const std::string& name, const PipelineShape& shape) {
   plan.schedule = name;
   plan.weights = to_text(shape.weights);
   check_schedule_and_weights(plan);
+  if (row.v_shaped) check_equal_pipelines(name, shape);
+  if (row.kind == ScheduleKind::kCustom) check_custom_order(shape);
   const std::vector<int64_t> depths = row.depths(shape);
   for (int64_t stage = 0; stage < shape.stages(); ++stage)
     if (depths[stage] > shape.in_flight[stage])

@@ -107,9 +107,9 @@ const ScheduleRow& schedule_named(const std::string& name);
 void check_schedule_shape(const std::string& name, const PipelineShape& shape);
 
 /// Adds communication: RA before F and SA after it, RG before B or BI and SG after it, AR before U; none
-/// where there is no neighbour or one replica, and no RG, SG and AR where a frozen stage is at the end that
-/// would have had to wait. After U nothing is added: weights are local. `stage`: the
-/// rank's first.
+/// where there is no neighbour on another rank, or one replica, and no RG, SG and AR where a frozen stage is
+/// at the end that would have had to wait. After U nothing is added: weights are local. `stage`: the rank's
+/// first.
 std::vector<Action> lower(const std::vector<Action>& compute, const PipelineShape& shape, int64_t stage);
 
 /// make + lower for one rank, `stage` being its first; errors as in check_schedule_shape(), and PlanError for

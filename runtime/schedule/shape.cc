@@ -53,6 +53,9 @@ void check_groups(const PipelineShape& shape) {
   if (shape.groups() == 1)
     throw PlanError("pipeline: all " + std::to_string(stages) + " stages on the same ranks",
                     "merge them into one stage");
+  if (shape.v_shaped && several != 2)
+    throw PlanError("pipeline: V-shaped with " + std::to_string(several) +
+                    " stages on each rank, expected 2");
   for (int64_t stage = shape.groups(); stage < stages; ++stage) {
     const int64_t first = shape.group_of(stage);
     if (shape.replicas[stage] != shape.replicas[first] || shares_of(shape, stage) != shares_of(shape, first))
@@ -129,7 +132,7 @@ std::vector<Placement> placements(const PipelineShape& shape) {
   const int64_t several = shape.stages_per_rank;
   for (int64_t group = 0; group < shape.groups(); ++group)
     for (int64_t replica = 0; replica < shape.replicas[group]; ++replica)
-      all.push_back({group, replica, several, several > 1 ? shape.groups() : 0});
+      all.push_back({group, replica, several, several > 1 ? shape.next_of_group(group) - group : 0});
   return all;
 }
 
@@ -145,7 +148,7 @@ std::vector<int64_t> first_ranks(const PipelineShape& shape) {
   std::vector<int64_t> first(shape.stages());
   int64_t rank = 0;
   for (int64_t stage = 0; stage < shape.stages(); ++stage) {
-    first[stage] = stage < shape.groups() ? rank : first[stage - shape.groups()];
+    first[stage] = stage < shape.groups() ? rank : first[shape.group_of(stage)];
     if (stage < shape.groups()) rank += shape.replicas[stage];
   }
   return first;

@@ -10,8 +10,10 @@
 
 namespace pipewright {
 
-/// Stage s runs on the ranks of group s mod groups(). Each stage is its own group, unless ranks run several
-/// stages (schedule "interleaved"). Ranks are numbered group by group, replica by replica.
+/// Stage s runs on the ranks of group s mod groups(), or, of a V-shaped pipeline, of the group of stage 2p -
+/// 1
+/// - s behind its middle. Each stage is its own group, unless ranks run several stages. Ranks are numbered
+/// group by group, replica by replica.
 struct PipelineShape {
   std::vector<int64_t> replicas;   ///< per stage, >= 1
   std::vector<int64_t> in_flight;  ///< per stage, >= 1: depth of each replica, an upper bound
@@ -24,6 +26,7 @@ struct PipelineShape {
   int64_t microbatches = 1;     ///< kFlush and kTwoVersions: minibatches of an update interval
   int64_t accumulation = 1;     ///< cycles of a stage that make one update, but for the two
   int64_t stages_per_rank = 1;  ///< divides the number of stages
+  bool v_shaped = false;        ///< stages_per_rank is 2: values go to the last rank and come back
   /// For each tied parameter the stages that hold a copy, ascending: kFlush and kTwoVersions only.
   std::vector<std::vector<int64_t>> tied = {};
   /// What the ranks are called, in the order of placements(); empty: 0, 1, ...
@@ -31,13 +34,24 @@ struct PipelineShape {
   /// So many stages from the front hold nothing that is trained: their backwards and updates do nothing, and
   /// no gradient comes to them.
   int64_t frozen_stages = 0;
+  /// Of schedule "custom": Plan::order.
+  std::vector<std::string> order = {};
 
   int64_t number_of(int64_t rank) const {
     return rank_numbers.empty() ? rank : rank_numbers[static_cast<size_t>(rank)];
   }
   int64_t stages() const { return static_cast<int64_t>(replicas.size()); }
   int64_t groups() const { return stages() / stages_per_rank; }
-  int64_t group_of(int64_t stage) const { return stage % groups(); }
+  int64_t group_of(int64_t stage) const {
+    return v_shaped ? (stage < groups() ? stage : stages() - 1 - stage) : stage % groups();
+  }
+  /// Of the stages of a group the one behind `stage`; stages() or more: there is none.
+  int64_t next_of_group(int64_t stage) const {
+    return !v_shaped ? stage + groups() : stage < groups() ? stages() - 1 - stage : stages();
+  }
+  /// Whether what goes from a stage to the next, and its gradient, goes from rank to rank. In the middle of a
+  /// V it stays where it is.
+  bool crosses_ranks(int64_t stage) const { return group_of(stage) != group_of(stage + 1); }
   int64_t ranks() const;
   bool splits(int64_t stage) const { return !split.empty() && split[static_cast<size_t>(stage)].size() > 1; }
   bool any_splits() const;
@@ -50,9 +64,9 @@ struct PipelineShape {
 
 /// PlanError unless there is a stage, every stage has at least one replica, a depth of at least one and a
 /// positive share or split weight (not both) for each replica; stages that share ranks split nothing, have
-/// equal replicas and shares, and neighbours share none; with kVertical, the sums of the shares are equal at
-/// all stages that are trained; tied parameters go with the rule, and stages that are trained; fewer stages
-/// are frozen than there are.
+/// equal replicas and shares, and neighbours share none but in the middle of a V, which has two stages on
+/// each rank; with kVertical, the sums of the shares are equal at all stages that are trained; tied
+/// parameters go with the rule, and stages that are trained; fewer stages are frozen than there are.
 void check_shape(const PipelineShape& shape);
 
 /// Minibatches [first, first + count): trained without a drain in between.

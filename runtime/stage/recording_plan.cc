@@ -26,7 +26,7 @@ RecordingPlan recording_plan(const Graph& graph, const Plan& plan, const Pipelin
   recordings.settings.places = fixed_places(plan, shape, depths, stage);
   recordings.settings.one_in_flight = depths[static_cast<size_t>(stage)] == 1;
   recordings.settings.if_host_bound = rules.cuda_graphs == "auto";
-  recordings.settings.split_backward = schedule_facts(plan.schedule).splits_backward;
+  recordings.settings.split_backward = plan.splits_backward();
   recordings.settings.several_a_round = turns.most_of_one_replica(turns.round_length()) > 1;
   if (!rules.make_graphs) {
     recordings.obstacle = "the device is '" + rules.device.str() + "', which has none";

@@ -27,7 +27,7 @@ StageProgramOptions options_of(const Graph& graph, const Plan& plan, int64_t sta
                                    [&](const Node& each) { return each.name == planned.nodes[first]; });
     options.recompute_from = static_cast<size_t>(node - graph.nodes.begin());
   }
-  options.split_backward = schedule_facts(plan.schedule).splits_backward;
+  options.split_backward = plan.splits_backward();
   options.keeping_buffers = frozen_nodes(graph, plan.frozen_layers);
   options.device = device;
   return options;

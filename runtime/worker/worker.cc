@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "graph/error.h"
 #include "graph/update_rules.h"
@@ -146,6 +147,8 @@ class Worker::Execution {
     std::vector<at::Tensor> received_gradients;
     std::vector<at::Tensor> gradients_to_send;
     bool averaged = false;  // the round is ready for its update
+    // In the middle of a V: what the neighbouring stage of this rank has left, by minibatch.
+    std::map<int64_t, std::vector<at::Tensor>> values_here, gradients_here;
     // What is exchanged at the cut before the stage, and behind it, in parts; empty: whole messages.
     std::optional<Crossing> before, behind;
   };
@@ -183,11 +186,11 @@ class Worker::Execution {
   const StageProgram& program(const StageReplica& stage, int64_t own) const {
     return program_ ? (*program_)(stage.stage(), *to_run(own)) : stage.running();
   }
-  Lane& lane_of(const Action& action) {
-    const int64_t stage = action.stage_or(worker_.stage().stage());
+  Lane& lane_of(const Action& action) { return lane_of_stage(action.stage_or(worker_.stage().stage())); }
+  Lane& lane_of_stage(int64_t stage) {
     const auto lane =
         std::find_if(lanes_.begin(), lanes_.end(), [&](const Lane& l) { return l.stage->stage() == stage; });
-    PW_CHECK(lane != lanes_.end(), to_text(action) << ": not a stage of this rank");
+    PW_CHECK(lane != lanes_.end(), "stage " << stage << " is not of this rank");
     return *lane;
   }
   /// The rank of another stage that processes minibatch k, as the pipeline counts.
@@ -260,14 +263,19 @@ class Worker::Execution {
     const auto room_behind = static_cast<int64_t>(pieces(lane.behind));
     const int64_t in_flight = worker_.shape_.trains(s) ? worker_.shape_.in_flight[static_cast<size_t>(s)] : 1;
     const int64_t limit = 1 + (by_blocks ? listed_.count : in_flight);
+    // Of orders that are listed no argument says that such waits close no circle: there is room for all that
+    // the receiver can have in flight.
+    const bool listed = worker_.shape_.v_shaped || !worker_.shape_.order.empty();
+    const int64_t gradient_limit =
+        listed && !first ? std::max(limit, 1 + worker_.shape_.in_flight[static_cast<size_t>(s - 1)]) : limit;
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
     if (!first) {
       lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations,
                                            kAhead * room_before, comes(std::move(of_activations)));
-      lane.gradient_outbox =
-          std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s), limit * room_before);
+      lane.gradient_outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s),
+                                                      gradient_limit * room_before);
     }
     if (!last) {
       lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit * room_behind);
@@ -288,7 +296,10 @@ class Worker::Execution {
         for (const at::Tensor& tensor : lane.received) count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kForward:
+        if (s > 0 && !shape().crosses_ranks(s - 1)) lane.received = taken(&lane.values_here, own);
         forward(own, k, lane);
+        if (s + 1 < shape().stages() && !shape().crosses_ranks(s))
+          lane_of_stage(s + 1).values_here[own] = detached(std::exchange(lane.to_send, {}));
         break;
       case ActionKind::kSendActivation:
         send(*lane.outbox, s + 1, own, lane.behind, lane.to_send, &Crossing::values_for);
@@ -300,11 +311,15 @@ class Worker::Execution {
           count_memory_as(tensor, MemoryPurpose::kMessages);
         break;
       case ActionKind::kBackward:
+        take_gradients_here(own, lane);
         lane.gradients_to_send =
             lane.stage->backward(k, std::exchange(lane.received_gradients, {}), reduces_at_once(own, lane));
+        leave_gradients_here(own, lane);
         break;
       case ActionKind::kBackwardInput:
+        take_gradients_here(own, lane);
         lane.gradients_to_send = lane.stage->backward_input(k, std::exchange(lane.received_gradients, {}));
+        leave_gradients_here(own, lane);
         break;
       case ActionKind::kBackwardWeight:
         lane.stage->backward_weight(k, reduces_at_once(own, lane));
@@ -324,6 +339,27 @@ class Worker::Execution {
         worker_.counts_.sent_bytes += lane.sync->after_update();
         break;
     }
+  }
+
+  /// What crosses no rank is handed on as a message is: read only, without the graph that it came from.
+  static std::vector<at::Tensor> detached(std::vector<at::Tensor> tensors) {
+    for (at::Tensor& tensor : tensors) tensor = tensor.detach();
+    return tensors;
+  }
+  static std::vector<at::Tensor> taken(std::map<int64_t, std::vector<at::Tensor>>* here, int64_t own) {
+    auto left = here->extract(own);
+    PW_CHECK(!left.empty(), "minibatch " << own << " was not left by the stage beside");
+    return std::move(left.mapped());
+  }
+  void take_gradients_here(int64_t own, Lane& lane) {
+    const int64_t s = lane.stage->stage();
+    if (shape().receives_gradient(s) && !shape().crosses_ranks(s))
+      lane.received_gradients = taken(&lane.gradients_here, own);
+  }
+  void leave_gradients_here(int64_t own, Lane& lane) {
+    const int64_t s = lane.stage->stage();
+    if (shape().sends_gradient(s) && !shape().crosses_ranks(s - 1))
+      lane_of_stage(s - 1).gradients_here[own] = std::exchange(lane.gradients_to_send, {});
   }
 
   static size_t pieces(const std::optional<Crossing>& crossing) { return crossing ? crossing->pieces() : 1; }

@@ -92,7 +92,7 @@ class Worker {
          StateSource* source = nullptr, PipelineServices services = {});
   ~Worker();
 
-  /// The stages of this rank, ascending: one, or several with schedule "interleaved".
+  /// The stages of this rank, ascending: one, or several with some schedules.
   size_t stage_count() const { return stages_.size(); }
   const StageReplica& stage(size_t i = 0) const { return *stages_[i]; }
   StageReplica& stage(size_t i = 0) { return *stages_[i]; }

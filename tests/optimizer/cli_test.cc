@@ -405,6 +405,74 @@ TEST_CASE("convert: a plan becomes PipeDream's files and comes back") {
   CHECK(cli.run("convert --input flush.json --output x.json").code == 3);
 }
 
+TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back") {
+  const Cli cli;
+  auto profile = read_document<Profile>(cli.path("profile.json"));
+  for (size_t v = 0; v < profile.nodes.size(); ++v) profile.nodes[v].layer = "layers." + std::to_string(v);
+  write_document(cli.path("profile.json"), profile);
+  const std::string question = "plan --profile profile.json --gpus 2 --bandwidths 1GB/s --microbatches 4 ";
+  REQUIRE(cli.run(question + "--strategy straight --schedule 1f1b-flush --output p.json").code == 0);
+  REQUIRE(cli.run("convert --input p.json --to torch-csv --output p.csv").code == 0);
+  CHECK_THAT(read_file(cli.path("p.csv")), Catch::StartsWith("0F0,0F1,0B0"));
+  REQUIRE(cli.run("convert --input p.csv --plan p.json --output theirs.json").code == 0);
+  CHECK(read_document<Plan>(cli.path("theirs.json")).schedule == "custom");
+  const std::string links = " --profile profile.json --bandwidths 1GB/s";
+  CHECK(cli.run("check --plan theirs.json" + links).code == 0);
+  const auto steady = [&](const std::string& plan) {
+    const Outcome evaluated = cli.run("evaluate --json --plan " + plan + links);
+    REQUIRE(evaluated.code == 0);
+    return parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds;
+  };
+  CHECK(steady("theirs.json") == Approx(steady("p.json")));
+
+  REQUIRE(
+      cli.run("convert --input p.json --profile profile.json --to torchtitan --output modules.json").code ==
+      0);
+  const Json modules = read_json_file(cli.path("modules.json"));
+  REQUIRE(modules.size() == 2);
+  CHECK(modules[0][0] == "layers.0");
+  REQUIRE(cli.run("convert --input p.json --profile profile.json --to deepspeed --output parts.json").code ==
+          0);
+  CHECK(read_json_file(cli.path("parts.json"))["parts"].back() == 6);
+
+  for (const std::string schedule : {"zbv", "dualpipev", "interleaved"}) {
+    REQUIRE(cli.run(question + "--use-all-devices --schedule " + schedule + " --output v.json").code == 0);
+    const Plan plan = read_document<Plan>(cli.path("v.json"));
+    CHECK(plan.stages.size() == 4);
+    CHECK(plan.v_shaped() == (schedule != "interleaved"));
+    CHECK(cli.run("check --plan v.json" + links).code == 0);
+    CHECK(cli.run("simulate --minibatches 8 --plan v.json" + links).code == 0);
+    REQUIRE(cli.run("convert --input v.json --to torch-csv --output v.csv").code == 0);
+    REQUIRE(cli.run("convert --input v.csv --plan v.json --output back.json").code == 0);
+    CHECK(steady("back.json") == Approx(steady("v.json")));
+    CHECK(
+        cli.run("convert --input v.json --profile profile.json --to torchtitan --output modules.json").code ==
+        0);
+    CHECK(cli.run("convert --input v.json --profile profile.json --to deepspeed --output x.json").code == 3);
+  }
+
+  const auto wrong = [&](const std::string& words, int code, const std::string& expected) {
+    const Outcome outcome = cli.run(words);
+    CAPTURE(words, outcome.error);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.error, Catch::Contains(expected));
+  };
+  REQUIRE(
+      cli.run("plan --profile profile.json --gpus 2 --bandwidths 1GB/s --strategy straight --output a.json")
+          .code == 0);
+  wrong("convert --input a.json --to torch-csv --output x.csv", 3, "cannot hold weights 'stash'");
+  wrong("convert --input p.json --to torch-cvs --output x.csv", 2, "did you mean 'torch-csv'");
+  wrong("convert --input p.json --to torch-csv --output x.json", 2, "ends in .csv");
+  wrong("convert --input p.json --to torchtitan --output x.json", 2, "--profile");
+  wrong("convert --input profile.json --to torch-csv --output x.csv", 2, "--to: goes with a plan");
+  wrong("convert --input p.csv --output x.json", 2, "--plan");
+  wrong("convert --input p.json --plan p.json --output x.json", 2, "--plan: goes with a schedule");
+  wrong("plan --profile profile.json --gpus 2 --schedule custom", 2,
+        "--schedule custom: the order is in a plan");
+  wrong("plan --profile profile.json --gpus 2 --schedule zbv --stages-per-rank 3", 2,
+        "'zbv' has 2 on each rank, got 3");
+}
+
 TEST_CASE("Wrong use: 2, with what was meant") {
   const Cli cli;
   const auto wrong = [&](const std::string& words, const std::string& expected) {

@@ -11,6 +11,7 @@
 #include "models/zoo/builder.h"
 #include "runtime/data/sequences.h"
 #include "runtime/schedule/check.h"
+#include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/side_by_side.h"
 #include "runtime/serial/reference.h"
@@ -63,6 +64,16 @@ inline Plan interleaved_plan(const Model& model, size_t stages, size_t groups, i
   plan.weights = "flush";
   plan.microbatches = microbatches;
   return plan;
+}
+
+/// The same, V-shaped: stage 2p - 1 - s has the ranks of stage s.
+inline Plan v_shaped_plan(const Model& model, const std::string& schedule, size_t groups, int64_t replicas,
+                          int64_t microbatches) {
+  Plan plan = interleaved_plan(model, 2 * groups, groups, replicas, microbatches);
+  for (size_t s = 0; s < groups; ++s) plan.stages[2 * groups - 1 - s].ranks = plan.stages[s].ranks;
+  plan.schedule = schedule;
+  for (Stage& stage : plan.stages) stage.in_flight = 64;
+  return with_used_depths(plan);
 }
 
 /// Names the parameters that several stages read.

@@ -207,6 +207,29 @@ TEST_CASE("all plans: several stages on each rank") {
   if (std::getenv("PIPEWRIGHT_ALL_PLANS")) std::cerr << "several stages a rank: " << tally.runs << " runs\n";
 }
 
+TEST_CASE("all plans: two stages on each rank, V-shaped") {
+  Tally tally;
+  for (int64_t groups = 2; groups <= most_stages() + 2; ++groups) {
+    for (const Numbers& shares : {Numbers{}, Numbers{1, 1}, Numbers{2, 1}, Numbers{1, 1, 1}}) {
+      PipelineShape shape{Numbers(2 * groups, std::max<int64_t>(1, std::ssize(shares))), {}};
+      if (shares == Numbers{2, 1}) shape.shares.assign(shape.replicas.size(), shares);
+      shape.weights = WeightRule::kFlush;
+      shape.stages_per_rank = 2;
+      shape.v_shaped = true;
+      shape.in_flight = Numbers(shape.replicas.size(), 1);
+      check_all_spans("forward", shape, &tally);
+      for (const int64_t microbatches : {1, 2, 3, 4, 6, 7, 13, 24}) {
+        shape.microbatches = microbatches;
+        shape.in_flight = Numbers(shape.replicas.size(), 1);
+        for (const char* schedule : {"zbv", "dualpipev"})
+          check_all_spans(schedule, deepened(schedule, shape), &tally);
+      }
+    }
+  }
+  CHECK(tally.deadlocks == 0);
+  if (std::getenv("PIPEWRIGHT_ALL_PLANS")) std::cerr << "V-shaped: " << tally.runs << " runs\n";
+}
+
 TEST_CASE("random plans with uneven shares: every schedule") {
   std::mt19937_64 random(8);
   Tally tally;

@@ -9,6 +9,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <deque>
+#include <set>
 
 #include "graph/error.h"
 #include "runtime/schedule/dry_run.h"
@@ -36,7 +37,11 @@ struct StreamRules {
 StreamRules rules_of_a_run(const PipelineShape& shape) {
   Depths limit = shape.in_flight;
   for (int64_t& messages : limit) ++messages;
-  return {limit, limit};
+  Depths gradients = limit;
+  if (shape.v_shaped || !shape.order.empty())
+    for (size_t stage = 1; stage < limit.size(); ++stage)
+      gradients[stage] = std::max(limit[stage], limit[stage - 1]);
+  return {limit, gradients};
 }
 
 /// Runs the lists of all ranks to where nobody can move.
@@ -322,6 +327,15 @@ TEST_CASE("bounded sends: so do the schedules with a flush") {
         check("interleaved", shape);
         check("forward", shape);
       }
+      if (std::set<int64_t>(replicas.begin(), replicas.end()).size() > 1) continue;
+      PipelineShape v{replicas, {}};
+      v.replicas.insert(v.replicas.end(), replicas.begin(), replicas.end());
+      v.in_flight = Depths(v.replicas.size(), 1);
+      v.weights = WeightRule::kFlush;
+      v.microbatches = microbatches;
+      v.stages_per_rank = 2;
+      v.v_shaped = true;
+      for (const char* schedule : {"zbv", "dualpipev", "forward"}) check(schedule, v);
     }
   }
 }

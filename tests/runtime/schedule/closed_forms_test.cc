@@ -201,6 +201,29 @@ TEST_CASE("recompute: the forward once more before the backward") {
   CHECK(simulate("zb-h1", shape, times, 4).ranks[0].busy_seconds == Approx(16));
 }
 
+PipelineShape v_shaped(const std::string& schedule, int64_t ranks, int64_t microbatches) {
+  PipelineShape shape = straight(ranks, microbatches, 1, 2);
+  shape.v_shaped = true;
+  shape.in_flight = schedule_named(schedule).depths(shape);
+  return shape;
+}
+
+TEST_CASE("closed forms: zbv idles for (p - 1)(I - W) and never more than zb-h1, every rank holds as much") {
+  for (const Parts& parts : kParts)
+    for (int64_t p = 2; p <= 6; ++p)
+      for (const int64_t m : {2 * p - 1, 2 * p, 5 * p}) {
+        CAPTURE(p, m, parts.forward, parts.input, parts.weight);
+        const double idle = idle_of_an_update("zbv", v_shaped("zbv", p, m), parts);
+        CHECK(idle == Approx(static_cast<double>(p - 1) * (parts.input - parts.weight)).margin(1e-9));
+        CHECK(idle <= idle_of_an_update("zb-h1", straight(p, m, p), parts) + 1e-9);
+        const PipelineShape shape = v_shaped("zbv", p, m);
+        for (int64_t stage = 0; stage < 2 * p; ++stage)
+          CHECK(shape.in_flight[static_cast<size_t>(stage)] == std::min(m, 2 * p - stage));
+        // DualPipeV's pairs run one after the other here.
+        CHECK(idle <= idle_of_an_update("dualpipev", v_shaped("dualpipev", p, m), parts) + 1e-9);
+      }
+}
+
 TEST_CASE("memory: activations by the closed forms, versions, messages, recompute") {
   const int64_t p = 4, m = 8;
   const auto peaks = [&](const char* schedule, const PipelineShape& shape, const StageBytes& bytes) {
@@ -226,6 +249,7 @@ TEST_CASE("memory: activations by the closed forms, versions, messages, recomput
   CHECK(peaks("1f1b-flush", falling, saved) == Numbers{1040, 1030, 1020, 1010});
   CHECK(peaks("zb-h1", straight(p, m, p), saved) == Numbers{1040, 1040, 1040, 1040});
   CHECK(peaks("interleaved", straight(p, m, m, 2), saved) == Numbers{2110, 2090, 2070, 2050});
+  CHECK(peaks("zbv", v_shaped("zbv", p, m), saved) == Numbers{2080, 2080, 2080, 2080});
   saved.recompute = true;
   saved.kept_bytes = 1;  // all but one are at what is kept
   CHECK(peaks("gpipe", straight(p, m, m), saved) == Numbers{1017, 1017, 1017, 1017});

@@ -169,6 +169,7 @@ TEST_CASE("the drawings in docs/schedules.md are the tool's own") {
     for (size_t stage = 0; stage < times.size(); ++stage)
       times[stage].backward_seconds = static_cast<double>(backward[stage]);
     PipelineShape shape{numbers(replicas), numbers(depths)};
+    shape.v_shaped = schedule_facts(schedule).v_shaped;
     for (std::string word; words >> word;) {
       const size_t equals = word.find('=');
       REQUIRE(equals != std::string::npos);

@@ -122,13 +122,18 @@ NetworkCase random_network_case(std::mt19937_64& random) {
   const auto number = [&](double high) { return std::uniform_real_distribution<double>(0, high)(random); };
   NetworkCase out;
   const auto& rows = schedules();
-  const ScheduleRow& row = rows[random() % rows.size()];
+  const ScheduleRow* drawn = nullptr;
+  do drawn = &rows[random() % rows.size()];
+  while (drawn->kind == ScheduleKind::kCustom);
+  const ScheduleRow& row = *drawn;
   out.schedule = row.name;
   const size_t stages = 2 + random() % 3;
   for (size_t stage = 0; stage < stages; ++stage)
     out.shape.replicas.push_back(1 + static_cast<int64_t>(random() % 3));
-  if (row.several_stages && random() % 2) {
+  if (row.v_shaped) out.shape.replicas.assign(stages, out.shape.replicas[0]);
+  if (row.several_stages && (row.v_shaped || random() % 2)) {
     out.shape.stages_per_rank = 2;
+    out.shape.v_shaped = row.v_shaped;
     const std::vector<int64_t> once = out.shape.replicas;
     out.shape.replicas.insert(out.shape.replicas.end(), once.begin(), once.end());
   }

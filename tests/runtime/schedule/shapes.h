@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/schedule/schedule.h"
+
 namespace pipewright::testing {
 
 /// All replica counts with 1..`most_stages` stages and 1..`most_replicas` replicas each.
@@ -21,6 +23,14 @@ inline std::vector<std::vector<int64_t>> all_replica_counts(int64_t most_stages,
     shorter = longer;
   }
   return all;
+}
+
+/// Those that run any replicas on ranks of one stage each: neither V-shaped nor listed by a plan.
+inline std::vector<ScheduleRow> schedules_of_any_shape() {
+  std::vector<ScheduleRow> rows;
+  for (const ScheduleRow& row : schedules())
+    if (!row.v_shaped && row.kind != ScheduleKind::kCustom) rows.push_back(row);
+  return rows;
 }
 
 /// "2-1-1"

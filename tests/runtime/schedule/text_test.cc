@@ -4,6 +4,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/schedule.h"
+#include "tests/runtime/schedule/shapes.h"
 
 namespace pipewright {
 namespace {
@@ -52,7 +53,7 @@ TEST_CASE("a whole schedule has a text form that round-trips") {
   CHECK(parse_schedule(text, shape) == lists);
   CHECK(to_text(schedule_of_all("1f1b", {{1, 1}, {2, 1}}, {0, 0}), {{1, 1}, {2, 1}}) ==
         "rank 0  stage 0 replica 0 |\nrank 1  stage 1 replica 0 |\n");
-  for (const ScheduleRow& row : schedules()) {
+  for (const ScheduleRow& row : testing::schedules_of_any_shape()) {
     PipelineShape any{{2, 1, 3}, {12, 12, 12}};
     any.microbatches = 4;
     const std::string name = row.name;

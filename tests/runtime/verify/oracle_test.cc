@@ -9,6 +9,7 @@
 #include "models/initialise.h"
 #include "models/run/interpreter.h"
 #include "models/zoo/registry.h"
+#include "runtime/schedule/torch_csv.h"
 #include "tests/runtime/random_pipelines.h"
 
 using namespace pipewright;
@@ -113,6 +114,27 @@ TEST_CASE("oracle: several stages on a rank") {
                     14);
     }
   }
+}
+
+TEST_CASE("oracle: two stages on a rank, V-shaped, and an order that the plan lists") {
+  at::set_num_threads(1);
+  const Model model = residual_model(4);
+  for (const char* schedule : {"zbv", "dualpipev"}) {
+    for (const size_t groups : {2, 3}) {
+      for (const int64_t microbatches : {1, 3, 6}) {
+        const Plan plan = v_shaped_plan(model, schedule, groups, 1, microbatches);
+        compare_world("local", model, plan, momentum_rules(), 14);
+        compare_world("local", model, plan_of_torch_csv(torch_csv_text(plan), "schedule.csv", plan),
+                      momentum_rules(), 14);
+        compare_world("local", model, v_shaped_plan(model, schedule, groups, 2, microbatches),
+                      momentum_rules(), 14);
+      }
+    }
+  }
+  // Whole backwards beside some in two parts.
+  const Plan plan = with_schedule(plan_of(model, {1, 1}, {2, 2}), "1f1b-flush", "flush", 2);
+  compare_world("local", model, plan_of_torch_csv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1W0,1B1\n", "s.csv", plan),
+                momentum_rules(), 9);
 }
 
 TEST_CASE("oracle: stages whose layers are frozen, under every schedule and weight rule") {
