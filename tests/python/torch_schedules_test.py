@@ -16,7 +16,8 @@ import sys
 import tempfile
 import unittest
 
-PROGRAMS = os.path.abspath(sys.argv.pop(1))
+# The processes that train import this file, too, and start no program.
+PROGRAMS = os.path.abspath(sys.argv.pop(1)) if __name__ == "__main__" else ""
 if importlib.util.find_spec("torch") is None:
     print("SKIPPED: this Python has no torch; scripts/test --with-pytorch makes one that has")
     sys.exit()
