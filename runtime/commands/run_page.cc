@@ -58,6 +58,8 @@ std::string what_it_did(const FinishedRun& run) {
   if (run.crowded())
     text += " More ranks than the host's " + std::to_string(summary.cores) +
             " cores: these times say nothing about the plan.";
+  if (summary.emulated)
+    text += " One process trained what these ranks would: its times say nothing about the plan.";
   if (summary.status != "done") text += " The run was " + summary.status + ".";
   return text;
 }
@@ -311,7 +313,7 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
     const std::string trace = read_file(trace_file);
-    add_traced(page, run, trace, predicted);
+    if (!run.summary.emulated) add_traced(page, run, trace, predicted);
     add_memory(page, run, trace);
   }
   add_losses(page, {run});
