@@ -48,6 +48,17 @@ if(with_torch)
 endif()
 install(FILES LICENSE DESTINATION . COMPONENT programs)
 
+# For shells and man, where they look below a prefix: share/. A page is made of what its program says, when it is installed.
+foreach(program ${started} ${with_torch})
+  install(FILES scripts/completion/pipewright.bash DESTINATION share/bash-completion/completions RENAME ${program} COMPONENT shell)
+  install(FILES scripts/completion/pipewright.fish DESTINATION share/fish/vendor_completions.d RENAME ${program}.fish COMPONENT shell)
+  install(CODE "
+    execute_process(COMMAND ${PROJECT_SOURCE_DIR}/scripts/make_man ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${program} ${CMAKE_BINARY_DIR}/${program}.1
+                    COMMAND_ERROR_IS_FATAL ANY)" COMPONENT shell)
+  install(FILES ${CMAKE_BINARY_DIR}/${program}.1 DESTINATION share/man/man1 COMPONENT shell)
+endforeach()
+install(FILES scripts/completion/_pipewright DESTINATION share/zsh/site-functions COMPONENT shell)
+
 # Under the one name that a program asks for; without following LibTorch, whose libraries stay where they are.
 # (Not named as the component is: cmake's script would take the component's name for it.)
 set(executables ${started} ${with_torch})

@@ -115,6 +115,50 @@ class Carried(unittest.TestCase):
         rsh.chmod(0o755)
         self.run_there(self.tree / "bin" / "pipewright-runtime", "launch", *SMALL, "--hosts", "hosts", "--rsh", rsh, "--master-addr", "127.0.0.1", "--output", "hosts-run")
 
+    def completed(self, shell, *words):
+        """What the shell, which knows the installed files only, completes these words of a command with."""
+        share = self.tree / "share"
+        scripts = {
+            "bash": f"""source '{share}/bash-completion/completions/{words[0]}'
+                complete -p "$1" | grep -q 'default -F _pipewright' || exit 1
+                COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pipewright "$1" "${{@: -1}}"; printf '%s\n' "${{COMPREPLY[@]}}" """,
+            # The builtins that show what was found only work in an editor.
+            "zsh": f"""compadd() {{ shift; print -rl -- ${{(M)@:#$PREFIX*}} }}; _files() {{ print -rl -- $PREFIX*(N) }}
+                _describe() {{ print -rl -- ${{(M)${{(P)2}}%%:*}} | grep -e "^$PREFIX" }}
+                fpath=('{share}/zsh/site-functions'); autoload -U _pipewright
+                asked() {{ local -a words=("$@"); local CURRENT=$# PREFIX=${{@[-1]}}; _pipewright }}; asked "$@" """,
+            "fish": f"""set -p fish_complete_path '{share}/fish/vendor_completions.d'; complete -C "$argv" | string replace -r '\t.*' ''""",
+        }
+        command = {"bash": ["bash", "--norc", "-c", scripts["bash"], "bash"], "zsh": ["zsh", "-f", "-c", scripts["zsh"], "zsh"], "fish": ["fish", "-c", scripts["fish"]]}[shell]
+        return self.run_there(*command, *words, PATH=f"{self.tree / 'bin'}:{os.environ['PATH']}", HOME=str(self.folder)).split()
+
+    def test_shells_complete_what_the_programs_say(self):
+        (self.elsewhere / "profiled.json").touch()
+        missing = [shell for shell in ("bash", "zsh", "fish") if not shutil.which(shell)]
+        for shell in {"bash", "zsh", "fish"} - set(missing):
+            with self.subTest(shell=shell):
+                self.assertEqual(self.completed(shell, "pipewright-optimizer", "cal"), ["calibrate"])
+                self.assertEqual(set(self.completed(shell, "pipewright-runtime", "pr")), {"predict", "probe"})
+                self.assertEqual(set(self.completed(shell, "pipewright-optimizer", "plan", "--stra")), {"--strategy"})
+                self.assertEqual(set(self.completed(shell, "pipewright-profiler", "--mod")), {"--model"})
+                # bash completes names of files by itself where nothing else was found.
+                self.assertEqual(self.completed(shell, "pipewright-optimizer", "plan", "--profile", "profi"), [] if shell == "bash" else ["profiled.json"])
+        if missing:
+            self.skipTest(f"not on this machine: {', '.join(missing)}; the others passed")
+
+    def test_manual_pages(self):
+        for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"):
+            page = self.tree / "share" / "man" / "man1" / f"{program}.1"
+            text = page.read_text().replace("\\-", "-")
+            told = self.run_there(self.tree / "bin" / program, "--help")
+            for command in re.findall(r"^  ([a-z-]+) ", told.split("\nCommands")[1].split("\n\n")[0], re.MULTILINE):
+                self.assertIn(f"\n.SH {command.upper()}\n", text)
+            first = re.search(r"without one: (\S+)\)", told)[1]
+            options = re.findall(r"^  (--[a-z0-9-]+)", self.run_there(self.tree / "bin" / program, first, "--help-all"), re.MULTILINE)
+            self.assertEqual([option for option in options if f"\\fB{option}\\fR" not in text], [])
+            if shutil.which("groff"):
+                self.assertEqual(self.run_there("groff", "-man", "-ww", "-z", "-Tutf8", page), "")
+
     def test_check_gpu(self):
         self.run_there(self.tree / "scripts" / "check_gpu", "--device", "cpu", "--only", "nccl", "--output", "report.md")
         document = json.loads((self.elsewhere / "report.json").read_text())
