@@ -89,8 +89,9 @@ class Carried(unittest.TestCase):
     def test_the_wheel_s_programs_run_on_the_torch_of_their_python(self):
         site = self.folder / "wheel"
         shutil.copytree(self.tree / "python", site)
-        done = subprocess.run(["cmake", "--install", build, "--component", "programs", "--prefix", site / "pipewright" / "installed"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        for component in ("programs", "bundled"):
+            done = subprocess.run(["cmake", "--install", build, "--component", component, "--prefix", site / "pipewright" / "installed"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual({file.name for file in (site / "pipewright" / "installed" / "bin").iterdir()},
                          {"pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"})
         for program in ("optimizer", "profiler", "runtime"):
@@ -115,6 +116,29 @@ class Carried(unittest.TestCase):
         rsh.chmod(0o755)
         self.run_there(self.tree / "bin" / "pipewright-runtime", "launch", *SMALL, "--hosts", "hosts", "--rsh", rsh, "--master-addr", "127.0.0.1", "--output", "hosts-run")
 
+    def test_the_debian_package(self):
+        if not (shutil.which("dpkg-shlibdeps") and shutil.which("file")):
+            self.skipTest("no dpkg-shlibdeps and file on this machine")
+        made = subprocess.run(["cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", self.folder / "package"], capture_output=True, text=True)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        package, = (self.folder / "package").glob("*.deb")
+        depends = re.findall(r"([a-z0-9.+-]+)(?: \([^)]*\))?", self.run_there("dpkg-deb", "--field", package, "Depends"))
+        there = self.folder / "debian root"
+        self.run_there("dpkg-deb", "-x", package, there)
+        # Nothing lies in a folder that other packages share, but what is found there by its name.
+        files = sorted(str(file.relative_to(there)) for file in there.rglob("*") if not file.is_dir() and "usr/lib/pipewright" not in str(file))
+        self.assertEqual([file for file in files if not re.fullmatch(r"usr/(bin|share/(bash-completion|fish|man|zsh)/.*|share/doc/pipewright)/_?(pipewright-[a-z]+.*|pipewright|copyright)", file)], [])
+        self.assertEqual(len([file for file in files if file.startswith("usr/bin/")]), 3)
+        # Every library of the system that a program needs is of a package that is named.
+        for file in [*(there / "usr/lib/pipewright/libexec").iterdir(), there / "usr/lib/pipewright/bin/pipewright-optimizer"]:
+            for name, library in re.findall(r"^\s*(\S+) => (\S+)", subprocess.run(["ldd", file], capture_output=True, text=True).stdout, re.MULTILINE):
+                needed = f"[{name}]" in subprocess.run(["readelf", "-d", file], capture_output=True, text=True).stdout
+                if needed and "torch" not in name and "c10" not in name:
+                    found = subprocess.run(["dpkg", "-S", f"*/{name}"], capture_output=True, text=True).stdout
+                    self.assertTrue({line.split(":")[0] for line in found.splitlines()} & set(depends), (name, found, depends))
+        for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"):
+            self.assertIn("Pipewright", self.run_there(there / "usr/bin" / program, "--version"))
+
     def completed(self, shell, *words):
         """What the shell, which knows the installed files only, completes these words of a command with."""
         share = self.tree / "share"
@@ -124,10 +148,10 @@ class Carried(unittest.TestCase):
                 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pipewright "$1" "${{@: -1}}"; printf '%s\n' "${{COMPREPLY[@]}}" """,
             # The builtins that show what was found only work in an editor.
             "zsh": f"""compadd() {{ shift; print -rl -- ${{(M)@:#$PREFIX*}} }}; _files() {{ print -rl -- $PREFIX*(N) }}
-                _describe() {{ print -rl -- ${{(M)${{(P)2}}%%:*}} | grep -e "^$PREFIX" }}
+                _describe() {{ print -rl -- ${{${{(P)2}}%%:*}} | grep -e "^$PREFIX" }}
                 fpath=('{share}/zsh/site-functions'); autoload -U _pipewright
                 asked() {{ local -a words=("$@"); local CURRENT=$# PREFIX=${{@[-1]}}; _pipewright }}; asked "$@" """,
-            "fish": f"""set -p fish_complete_path '{share}/fish/vendor_completions.d'; complete -C "$argv" | string replace -r '\t.*' ''""",
+            "fish": f"""set -p fish_complete_path '{share}/fish/vendor_completions.d'; complete -C "$argv" | string split -f 1 \\t; true""",
         }
         command = {"bash": ["bash", "--norc", "-c", scripts["bash"], "bash"], "zsh": ["zsh", "-f", "-c", scripts["zsh"], "zsh"], "fish": ["fish", "-c", scripts["fish"]]}[shell]
         return self.run_there(*command, *words, PATH=f"{self.tree / 'bin'}:{os.environ['PATH']}", HOME=str(self.folder)).split()
