@@ -88,6 +88,23 @@ install(CODE "
   endforeach()" COMPONENT debian EXCLUDE_FROM_ALL)
 install(FILES LICENSE DESTINATION share/doc/pipewright RENAME copyright COMPONENT debian EXCLUDE_FROM_ALL)
 
+# find_package(pipewright): the libraries without LibTorch, for programs of others (docs/examples/find_package).
+#   cmake --install build/release --component development --prefix P
+set(libraries_for_others pipewright_graph pipewright_pages pipewright_schedule pipewright_optimizer)
+foreach(library ${libraries_for_others})
+  string(REPLACE "pipewright_" "" name ${library})
+  set_target_properties(${library} PROPERTIES EXPORT_NAME ${name} INTERFACE_COMPILE_FEATURES cxx_std_20)
+endforeach()
+install(TARGETS ${libraries_for_others} EXPORT pipewright DESTINATION lib COMPONENT development EXCLUDE_FROM_ALL INCLUDES DESTINATION include/pipewright)
+install(DIRECTORY graph pages optimizer DESTINATION include/pipewright COMPONENT development EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.h" PATTERN command_line.h EXCLUDE PATTERN commands EXCLUDE)
+install(DIRECTORY runtime/schedule DESTINATION include/pipewright/runtime COMPONENT development EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.h")
+install(EXPORT pipewright NAMESPACE pipewright:: FILE targets.cmake DESTINATION lib/cmake/pipewright COMPONENT development EXCLUDE_FROM_ALL)
+include(CMakePackageConfigHelpers)
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/pipewright-config-version.cmake COMPATIBILITY ExactVersion)
+install(FILES cmake/pipewright-config.cmake ${CMAKE_BINARY_DIR}/pipewright-config-version.cmake
+        DESTINATION lib/cmake/pipewright COMPONENT development EXCLUDE_FROM_ALL)
+
 # What the tree needs, and no more, before cmake --install or cpack; and what the wheel needs.
 add_custom_target(carried DEPENDS ${packaged} ${checks})
 add_custom_target(packaged DEPENDS ${packaged})

@@ -139,6 +139,18 @@ class Carried(unittest.TestCase):
         for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"):
             self.assertIn("Pipewright", self.run_there(there / "usr/bin" / program, "--version"))
 
+    def test_a_program_of_others_finds_the_libraries_and_plans_as_ours(self):
+        if re.search("^PIPEWRIGHT_SANITIZE:STRING=.", (build / "CMakeCache.txt").read_text(), re.MULTILINE):
+            self.skipTest("the libraries have sanitizers in them, which the program has not")
+        examples = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
+        at_first, libraries = self.folder / "development", self.folder / "libraries elsewhere"
+        self.run_there("cmake", "--install", build.resolve(), "--component", "development", "--prefix", at_first)
+        at_first.rename(libraries)
+        self.run_there("cmake", "-S", examples / "find_package", "-B", "example", f"-DCMAKE_PREFIX_PATH={libraries}")
+        self.run_there("cmake", "--build", "example")
+        self.run_there(self.tree / "bin" / "pipewright-optimizer", "plan", "--profile", examples / "profile.json", "--gpus", "2", "--output", "plans")
+        self.assertEqual(self.run_there("example/plan_for", examples / "profile.json", "2"), (self.elsewhere / "plans" / "gpus=2.json").read_text())
+
     def completed(self, shell, *words):
         """What the shell, which knows the installed files only, completes these words of a command with."""
         share = self.tree / "share"
