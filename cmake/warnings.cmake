@@ -75,7 +75,8 @@ function(pipewright_library name)
   cmake_parse_arguments(PARSE_ARGV 1 lib "" "" "SOURCES;LINK")
   pipewright_unity(sources ${name} 0 ${lib_SOURCES})
   add_library(${name} STATIC ${sources})
-  target_link_libraries(${name} PUBLIC pipewright_options ${lib_LINK} PRIVATE pipewright_unity_options)
+  # How we compile is nothing to who finds an installed library.
+  target_link_libraries(${name} PUBLIC $<BUILD_INTERFACE:pipewright_options> ${lib_LINK} PRIVATE $<BUILD_INTERFACE:pipewright_unity_options>)
 endfunction()
 
 # pipewright_program(NAME SOURCES ... LINK ...): one of the three programs.

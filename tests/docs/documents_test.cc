@@ -97,6 +97,20 @@ TEST_CASE("a block of a document that has commands says so: what is in ```sh is 
   CHECK(commands > 40);
 }
 
+TEST_CASE("every step of the Containerfile is a command that CONTRIBUTING.md shows") {
+  std::istringstream lines(text_of("Containerfile"));
+  const std::string& shown = text_of("CONTRIBUTING.md");
+  size_t steps = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.rfind("RUN ", 0) != 0) continue;
+    const std::string command = "\n" + line.substr(4);
+    INFO(line);
+    ++steps;
+    CHECK((shown.find(command + "\n") != std::string::npos || shown.find(command + "  ") != std::string::npos));
+  }
+  CHECK(steps == 3);
+}
+
 TEST_CASE("the README names all that a plan by hand needs, and the example is refused without any of it") {
   const std::string& readme = text_of("README.md");
   const size_t begin = readme.find("## Plans by hand");

@@ -89,8 +89,9 @@ class Carried(unittest.TestCase):
     def test_the_wheel_s_programs_run_on_the_torch_of_their_python(self):
         site = self.folder / "wheel"
         shutil.copytree(self.tree / "python", site)
-        done = subprocess.run(["cmake", "--install", build, "--component", "programs", "--prefix", site / "pipewright" / "installed"], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        for component in ("programs", "bundled"):
+            done = subprocess.run(["cmake", "--install", build, "--component", component, "--prefix", site / "pipewright" / "installed"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual({file.name for file in (site / "pipewright" / "installed" / "bin").iterdir()},
                          {"pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"})
         for program in ("optimizer", "profiler", "runtime"):
@@ -114,6 +115,85 @@ class Carried(unittest.TestCase):
         rsh.write_text('#!/bin/sh\nshift\nunset LD_LIBRARY_PATH\nexec sh -c "$*"\n')
         rsh.chmod(0o755)
         self.run_there(self.tree / "bin" / "pipewright-runtime", "launch", *SMALL, "--hosts", "hosts", "--rsh", rsh, "--master-addr", "127.0.0.1", "--output", "hosts-run")
+
+    def test_the_debian_package(self):
+        if not (shutil.which("dpkg-shlibdeps") and shutil.which("file")):
+            self.skipTest("no dpkg-shlibdeps and file on this machine")
+        made = subprocess.run(["cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", self.folder / "package"], capture_output=True, text=True)
+        self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
+        package, = (self.folder / "package").glob("*.deb")
+        depends = re.findall(r"([a-z0-9.+-]+)(?: \([^)]*\))?", self.run_there("dpkg-deb", "--field", package, "Depends"))
+        there = self.folder / "debian root"
+        self.run_there("dpkg-deb", "-x", package, there)
+        # Nothing lies in a folder that other packages share, but what is found there by its name.
+        files = sorted(str(file.relative_to(there)) for file in there.rglob("*") if not file.is_dir() and "usr/lib/pipewright" not in str(file))
+        self.assertEqual([file for file in files if not re.fullmatch(r"usr/(bin|share/(bash-completion|fish|man|zsh)/.*|share/doc/pipewright)/_?(pipewright-[a-z]+.*|pipewright|copyright)", file)], [])
+        self.assertEqual(len([file for file in files if file.startswith("usr/bin/")]), 3)
+        # Every library of the system that a program needs is of a package that is named.
+        for file in [*(there / "usr/lib/pipewright/libexec").iterdir(), there / "usr/lib/pipewright/bin/pipewright-optimizer"]:
+            for name, library in re.findall(r"^\s*(\S+) => (\S+)", subprocess.run(["ldd", file], capture_output=True, text=True).stdout, re.MULTILINE):
+                needed = f"[{name}]" in subprocess.run(["readelf", "-d", file], capture_output=True, text=True).stdout
+                if needed and "torch" not in name and "c10" not in name:
+                    found = subprocess.run(["dpkg", "-S", f"*/{name}"], capture_output=True, text=True).stdout
+                    self.assertTrue({line.split(":")[0] for line in found.splitlines()} & set(depends), (name, found, depends))
+        for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"):
+            self.assertIn("Pipewright", self.run_there(there / "usr/bin" / program, "--version"))
+
+    def test_a_program_of_others_finds_the_libraries_and_plans_as_ours(self):
+        if re.search("^PIPEWRIGHT_SANITIZE:STRING=.", (build / "CMakeCache.txt").read_text(), re.MULTILINE):
+            self.skipTest("the libraries have sanitizers in them, which the program has not")
+        examples = pathlib.Path(__file__).resolve().parents[2] / "docs" / "examples"
+        at_first, libraries = self.folder / "development", self.folder / "libraries elsewhere"
+        self.run_there("cmake", "--install", build.resolve(), "--component", "development", "--prefix", at_first)
+        at_first.rename(libraries)
+        self.run_there("cmake", "-S", examples / "find_package", "-B", "example", f"-DCMAKE_PREFIX_PATH={libraries}")
+        self.run_there("cmake", "--build", "example")
+        self.run_there(self.tree / "bin" / "pipewright-optimizer", "plan", "--profile", examples / "profile.json", "--gpus", "2", "--output", "plans")
+        self.assertEqual(self.run_there("example/plan_for", examples / "profile.json", "2"), (self.elsewhere / "plans" / "gpus=2.json").read_text())
+
+    def completed(self, shell, *words):
+        """What the shell, which knows the installed files only, completes these words of a command with."""
+        share = self.tree / "share"
+        scripts = {
+            "bash": f"""source '{share}/bash-completion/completions/{words[0]}'
+                complete -p "$1" | grep -q 'default -F _pipewright' || exit 1
+                COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pipewright "$1" "${{@: -1}}"; printf '%s\n' "${{COMPREPLY[@]}}" """,
+            # The builtins that show what was found only work in an editor.
+            "zsh": f"""compadd() {{ shift; print -rl -- ${{(M)@:#$PREFIX*}} }}; _files() {{ print -rl -- $PREFIX*(N) }}
+                _describe() {{ print -rl -- ${{${{(P)2}}%%:*}} | grep -e "^$PREFIX" }}
+                fpath=('{share}/zsh/site-functions'); autoload -U _pipewright
+                asked() {{ local -a words=("$@"); local CURRENT=$# PREFIX=${{@[-1]}}; _pipewright }}; asked "$@" """,
+            "fish": f"""set -p fish_complete_path '{share}/fish/vendor_completions.d'; complete -C "$argv" | string split -f 1 \\t; true""",
+        }
+        command = {"bash": ["bash", "--norc", "-c", scripts["bash"], "bash"], "zsh": ["zsh", "-f", "-c", scripts["zsh"], "zsh"], "fish": ["fish", "-c", scripts["fish"]]}[shell]
+        return self.run_there(*command, *words, PATH=f"{self.tree / 'bin'}:{os.environ['PATH']}", HOME=str(self.folder)).split()
+
+    def test_shells_complete_what_the_programs_say(self):
+        (self.elsewhere / "profiled.json").touch()
+        missing = [shell for shell in ("bash", "zsh", "fish") if not shutil.which(shell)]
+        for shell in {"bash", "zsh", "fish"} - set(missing):
+            with self.subTest(shell=shell):
+                self.assertEqual(self.completed(shell, "pipewright-optimizer", "cal"), ["calibrate"])
+                self.assertEqual(set(self.completed(shell, "pipewright-runtime", "pr")), {"predict", "probe"})
+                self.assertEqual(set(self.completed(shell, "pipewright-optimizer", "plan", "--stra")), {"--strategy"})
+                self.assertEqual(set(self.completed(shell, "pipewright-profiler", "--mod")), {"--model"})
+                # bash completes names of files by itself where nothing else was found.
+                self.assertEqual(self.completed(shell, "pipewright-optimizer", "plan", "--profile", "profi"), [] if shell == "bash" else ["profiled.json"])
+        if missing:
+            self.skipTest(f"not on this machine: {', '.join(missing)}; the others passed")
+
+    def test_manual_pages(self):
+        for program in ("pipewright-optimizer", "pipewright-profiler", "pipewright-runtime"):
+            page = self.tree / "share" / "man" / "man1" / f"{program}.1"
+            text = page.read_text().replace("\\-", "-")
+            told = self.run_there(self.tree / "bin" / program, "--help")
+            for command in re.findall(r"^  ([a-z-]+) ", told.split("\nCommands")[1].split("\n\n")[0], re.MULTILINE):
+                self.assertIn(f"\n.SH {command.upper()}\n", text)
+            first = re.search(r"without one: (\S+)\)", told)[1]
+            options = re.findall(r"^  (--[a-z0-9-]+)", self.run_there(self.tree / "bin" / program, first, "--help-all"), re.MULTILINE)
+            self.assertEqual([option for option in options if f"\\fB{option}\\fR" not in text], [])
+            if shutil.which("groff"):
+                self.assertEqual(self.run_there("groff", "-man", "-ww", "-z", "-Tutf8", page), "")
 
     def test_check_gpu(self):
         self.run_there(self.tree / "scripts" / "check_gpu", "--device", "cpu", "--only", "nccl", "--output", "report.md")
