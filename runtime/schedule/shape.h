@@ -10,10 +10,9 @@
 
 namespace pipewright {
 
-/// Stage s runs on the ranks of group s mod groups(), or, of a V-shaped pipeline, of the group of stage 2p -
-/// 1
-/// - s behind its middle. Each stage is its own group, unless ranks run several stages. Ranks are numbered
-/// group by group, replica by replica.
+/// Stage s runs on the ranks of group s mod groups(). Behind the middle of a V-shaped pipeline of 2p stages
+/// it runs on those of stage 2p - 1 - s. Each stage is its own group, unless ranks run several stages. Ranks
+/// are numbered group by group, replica by replica.
 struct PipelineShape {
   std::vector<int64_t> replicas;   ///< per stage, >= 1
   std::vector<int64_t> in_flight;  ///< per stage, >= 1: depth of each replica, an upper bound

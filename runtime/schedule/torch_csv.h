@@ -1,7 +1,6 @@
-// Schedules of PyTorch: the CSV that _PipelineScheduleRuntime of torch.distributed.pipelining reads and
-// writes
-// (_load_csv, _dump_csv; torch 2.11, torch/distributed/pipelining/schedules.py). Independent implementation
-// from the format:
+// Schedules of PyTorch: the CSV of _PipelineScheduleRuntime of torch.distributed.pipelining (_load_csv,
+// _dump_csv; torch 2.11, torch/distributed/pipelining/schedules.py). Independent implementation from the
+// format:
 //
 //   0F0,0F1,,0B0,,0B1          a line for each rank of the pipeline, in order: what it does in one step,
 //   ,1F0,1B0,1F1,1B1           STAGE KIND MICROBATCH; an empty cell is idle time
