@@ -131,6 +131,8 @@ namespace {
 // What tells of a run, beside its checkpoints.
 constexpr const char* kRead[] = {"run.json", "plan.json", kModelFileName};  // by the next one, maybe
 constexpr const char* kResults[] = {"metrics.jsonl", "summary.json", "trace.json", kVerifiedName};
+// These tell of a run from its start to its end: no other goes on with them.
+constexpr const char* kOfOneRun[] = {"summary.json", "trace.json", kVerifiedName, LiveStatus::kFile};
 
 // rank-K.log and the like, from number `from` on.
 std::vector<std::string> numbered(const fs::path& folder, const std::string& prefix,
@@ -262,7 +264,7 @@ void prepare_run_folder(const fs::path& folder, const std::optional<Checkpoint>&
     const fs::path checkpoints = checkpoints_of(folder);
     if (!fs::is_symlink(checkpoints) && fs::is_directory(checkpoints) && fs::is_empty(checkpoints))
       fs::remove(checkpoints);
-    for (const char* name : {"summary.json", "trace.json", kVerifiedName, LiveStatus::kFile}) fs::remove(folder / name);
+    for (const char* name : kOfOneRun) fs::remove(folder / name);
     if (!own && !fs::is_symlink(folder / "metrics.jsonl") && fs::is_regular_file(folder / "metrics.jsonl"))
       fs::remove(folder / "metrics.jsonl");
     fs::remove_all(folder / "flight");
@@ -280,7 +282,7 @@ void tidy_run_folder(const fs::path& folder, int64_t next_minibatch) {
       if (minibatch_of(checkpoint).value_or(0) <= next_minibatch) break;  // the rest is older
       remove_checkpoint(checkpoint);
     }
-    for (const char* name : {"summary.json", "trace.json", kVerifiedName, LiveStatus::kFile}) fs::remove(folder / name);
+    for (const char* name : kOfOneRun) fs::remove(folder / name);
     fs::remove_all(folder / "flight");
   } catch (const fs::filesystem_error& error) {
     cannot_prepare(folder, error.code().message());
