@@ -122,7 +122,6 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
       std::to_string(comparison.devices) + (comparison.devices == 1 ? " device" : " devices");
   const std::string title = comparison.model + " on " + devices;
   const TextTable table = comparison_table(comparison, inputs);
-  const TextTable stages = stage_table(plan, *plan.predicted, inputs);
   const TextTable settings = settings_table(inputs.settings);
   if (suffix_of(file) == ".md") {
     std::string text = "# " + title + "\n\n" + comparison.advice + "\n\n" + table.markdown();
@@ -130,6 +129,7 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
       if (!each.plan) text += "\n" + each.name + ": " + each.why_not + "\n";
     }
     if (!comparison.ties.empty()) text += "\n" + comparison.ties + "\n";
+    const TextTable stages = stage_table(plan, *plan.predicted, inputs);
     return text + "\n## The plan\n\n" + stages.markdown() + "\n## The question\n\n" + settings.markdown();
   }
   Page page(title);
