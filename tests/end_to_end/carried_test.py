@@ -192,6 +192,8 @@ class Carried(unittest.TestCase):
             first = re.search(r"without one: (\S+)\)", told)[1]
             options = re.findall(r"^  (--[a-z0-9-]+)", self.run_there(self.tree / "bin" / program, first, "--help-all"), re.MULTILINE)
             self.assertEqual([option for option in options if f"\\fB{option}\\fR" not in text], [])
+            reference = (self.tree / "share" / "doc" / "pipewright" / f"{program}.md").read_text()
+            self.assertEqual([option for option in options if f"| `{option}" not in reference], [])
             if shutil.which("groff"):
                 self.assertEqual(self.run_there("groff", "-man", "-ww", "-z", "-Tutf8", page), "")
 
