@@ -11,6 +11,7 @@
 
 #include "models/memory/memory_meter.h"
 #include "tests/models/hand_graph.h"
+#include "tests/support/long.h"
 
 namespace pipewright::testing {
 namespace {
@@ -278,7 +279,7 @@ TEST_CASE("a graph cut anywhere gives the loss, gradients and buffers of the who
   std::vector<std::vector<size_t>> cuttings;
   for (size_t cut = 1; cut < graph.nodes.size(); ++cut) cuttings.push_back({cut});
   std::mt19937 random(5);
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < (testing::is_long() ? 200 : 60); ++i) {
     std::vector<size_t> cuts;
     for (size_t cut = 1; cut < graph.nodes.size(); ++cut)
       if (random() % 3 == 0) cuts.push_back(cut);

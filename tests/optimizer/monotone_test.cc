@@ -222,7 +222,7 @@ TEST_CASE("More devices, bandwidth or memory is not worse, nor is any strategy b
   if (testing::shared_data().empty()) return testing::skip("the profiles of PipeDream are not here");
   const char* set = std::getenv("PIPEWRIGHT_SWEEP_CASES");
   const bool many = testing::is_long();
-  const int64_t cases = set != nullptr ? std::atoll(set) : many ? 150 : 12;
+  const int64_t cases = set != nullptr ? std::atoll(set) : many ? 150 : 7;
   const char* seed = std::getenv("PIPEWRIGHT_PLANNER_SEED");
   std::vector<std::string> names = {"alexnet", "vgg16", "squeezenet1_0"};
   if (many || set != nullptr) {
