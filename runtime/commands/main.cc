@@ -250,7 +250,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   else
     launch(job, settings);
   if (options.count("report"))
-    write_file(options["report"].as<std::string>(), run_page({finished_run(run.output)}, std::nullopt));
+    write_run_page(options["report"].as<std::string>(), {finished_run(run.output)}, std::nullopt);
 }
 
 // What is measured is tensors of the CPU.

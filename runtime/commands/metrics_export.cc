@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <set>
@@ -15,6 +14,7 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/commands/event_file.h"
+#include "runtime/journal/metrics_file.h"
 
 namespace pipewright {
 namespace {
@@ -48,19 +48,17 @@ struct Line {
 class Metrics {
  public:
   explicit Metrics(const fs::path& run) : file_(run / "metrics.jsonl") {
-    for_each_json([this](const Json& json, const std::string&) {
-      const Json& epoch = json.value("epoch", Json());
-      if (json.contains("minibatch") && epoch.is_number_integer())
-        end_of_epoch_[epoch.get<int64_t>()] = json["minibatch"].get<int64_t>() + 1;
-    });
+    for_each_metrics_line(file_, [this](const Json& line, const std::string&) { ends_.add(line); });
   }
 
   void for_each(const std::function<void(const Line&)>& take) const {
-    for_each_json([&](const Json& json, const std::string& where) {
-      if (json.contains("minibatch")) return take({"", json, json["minibatch"].get<int64_t>()});
+    for_each_metrics_line(file_, [&](const Json& json, const std::string& where) {
+      const auto minibatch = json.find("minibatch");
       const auto only = json.begin();
-      if (!only.value().is_object()) throw InputError(where + ": no line of metrics.jsonl");
-      take({only.key(), only.value(), place_of(only.key(), only.value())});
+      if (minibatch != json.end() ? !minibatch->is_number_integer() : !only.value().is_object())
+        throw InputError(where + ": no line of metrics.jsonl");
+      if (minibatch != json.end()) return take({"", json, minibatch->get<int64_t>()});
+      take({only.key(), only.value(), ends_.trained_before(only.key(), only.value())});
     });
   }
 
@@ -72,37 +70,8 @@ class Metrics {
   }
 
  private:
-  template <typename Take>
-  void for_each_json(Take take) const {
-    std::ifstream in(file_);
-    if (!in)
-      throw InputError(file_.string() + ": cannot be read",
-                       "give the --output of a pipewright-runtime train or launch");
-    std::string text;
-    for (int64_t number = 1; std::getline(in, text); ++number) {
-      const std::string where = file_.string() + ", line " + std::to_string(number);
-      const Json json = parse_json(text, where);
-      const bool known = json.is_object() && !json.empty() &&
-                         (!json.contains("minibatch") || json["minibatch"].is_number_integer());
-      if (!known) throw InputError(where + ": no line of metrics.jsonl");
-      take(json, where);
-    }
-  }
-
-  int64_t place_of(const std::string& kind, const Json& numbers) const {
-    for (const char* key : {"minibatches", "first_minibatch", "next_minibatch", "found"})
-      if (numbers.contains(key) && numbers[key].is_number_integer() &&
-          (kind == "evaluation" || std::string(key) != "minibatches"))
-        return numbers[key].get<int64_t>();
-    // An evaluation behind its epoch.
-    const Json& epoch = numbers.value("epoch", Json());
-    const auto end =
-        epoch.is_number_integer() ? end_of_epoch_.find(epoch.get<int64_t>()) : end_of_epoch_.end();
-    return end == end_of_epoch_.end() ? 0 : end->second;
-  }
-
   const fs::path file_;
-  std::map<int64_t, int64_t> end_of_epoch_;  // minibatches before the next one
+  EpochEnds ends_;
 };
 
 std::string column_of(const Line& line, const std::string& key) {

@@ -50,8 +50,7 @@ void write_page(const po::variables_map& values, const std::vector<FinishedRun>&
   check_page_name("--output", file);
   if (runs.size() > 1 && values.count("profile") != 0)
     throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
-  write_file(file, run_page(runs, predicted_with(values, runs.front().plan)));
-  std::cerr << "wrote " << file.string() << "\n";
+  write_run_page(file, runs, predicted_with(values, runs.front().plan));
 }
 
 }  // namespace

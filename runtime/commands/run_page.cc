@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iostream>
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/json.h"
 #include "graph/regular_file.h"
 #include "graph/run.h"
 #include "graph/units.h"
+#include "graph/update_rules.h"
 #include "graph/verified.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
@@ -74,9 +77,10 @@ void add_losses(Page* page, const std::vector<FinishedRun>& runs) {
     Curve losses{runs.size() > 1 ? run.name : "training", {}}, evaluated{run.name + ", evaluation", {}},
         top1{run.name, {}};
     if (runs.size() == 1) evaluated.name = "evaluation";
-    for (const auto& [minibatch, loss] : read_losses(file))
+    const RunCurves curves = read_curves(file);
+    for (const auto& [minibatch, loss] : curves.losses)
       losses.points.emplace_back(static_cast<double>(minibatch), loss);
-    for (const EvaluationPoint& each : read_evaluations(file)) {
+    for (const EvaluationPoint& each : curves.evaluations) {
       evaluated.points.emplace_back(static_cast<double>(each.minibatches), each.loss);
       if (std::isfinite(each.top1))
         top1.points.emplace_back(static_cast<double>(each.minibatches), each.top1);
@@ -113,32 +117,33 @@ std::optional<Span> middle_of(const Simulation& timeline, int64_t count) {
   return Span{first + (traced - count) / 2, count};
 }
 
-/// The plan's timeline by the simulator, as long as the window; nothing, and why, where it has no price.
-std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, Span shown,
+/// The plan's timeline by the simulator under the run's settings, as long as the window; nothing, and why,
+/// where it has no price.
+std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, const Run& settings, Span shown,
                                              const PredictedWith& with) {
   // The pipeline is full in the window, as it is in a run by then.
   constexpr int64_t kMostBefore = 64;
   const int64_t before = std::min(shown.first, kMostBefore);
   PlanRequest request;
-  request.schedule = plan.schedule;
-  request.weights = plan.weights;
+  request.optimizer_slots = static_cast<int64_t>(slot_names(settings.optimizer).size());
+  request.data_workers = settings.data_workers;
+  const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
   try {
     const Profile profile = frozen_profile(with.profile, plan.frozen_layers, false, "plan: frozen_layers");
     const PlanCost cost = cost_of_plan(plan, profile, with.topology, request);
-    return window_of(
-        simulate(plan.schedule, shape_of(plan), cost.times, {0, 2 * before + shown.count}, cost.shared),
-        {before, shown.count});
+    return window_of(simulate(plan.schedule, shape, cost.times, {0, 2 * before + shown.count}, cost.shared),
+                     {before, shown.count});
   } catch (const PlanError& error) {
     page->paragraph(std::string("What was predicted is not drawn: ") + error.what());
     return std::nullopt;
   }
 }
 
-void add_timelines(Page* page, const Plan& plan, const Simulation& timeline, Span shown,
+void add_timelines(Page* page, const Plan& plan, const Run& settings, const Simulation& timeline, Span shown,
                    const std::optional<PredictedWith>& predicted) {
   std::vector<NamedTimeline> panels;
   if (predicted) {
-    if (const auto simulated = predicted_timeline(page, plan, shown, *predicted))
+    if (const auto simulated = predicted_timeline(page, plan, settings, shown, *predicted))
       panels.push_back({"predicted", *simulated});
   }
   panels.push_back({"measured", window_of(timeline, shown)});
@@ -182,7 +187,7 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
 }
 
 /// The ranks with most, over time, with what was predicted and the limit of the machine left to the reader.
-void add_memory(Page* page, const FinishedRun& run, const std::string& trace) {
+void add_memory(Page* page, const FinishedRun& run, const Run& settings, const Json& trace) {
   constexpr size_t kMostCharts = 4;
   std::vector<TracedMemory> all = memory_of_trace(trace);
   if (all.empty()) return;
@@ -195,8 +200,7 @@ void add_memory(Page* page, const FinishedRun& run, const std::string& trace) {
     return peak_of(a.rank) > peak_of(b.rank);
   });
   page->heading("Memory");
-  const CheckpointSettings checkpoint = read_document<Run>(run.folder / "run.json").checkpoint;
-  if (checkpoint.every_minibatches > 0 || checkpoint.every_epochs > 0)
+  if (settings.checkpoint.every_minibatches > 0 || settings.checkpoint.every_epochs > 0)
     page->paragraph(
         "While a checkpoint is written a rank holds its optimizer's tensors once more, and versions of its "
         "weights; the prediction is without.");
@@ -280,9 +284,13 @@ std::vector<Stretch> stretches_of(const FinishedRun& run) {
   return stretches;
 }
 
+const std::optional<PredictedWith> kNoPrediction;
+
 /// For each plan of the run its timeline, and where the time went.
-void add_traced(Page* page, const FinishedRun& run, const std::string& trace,
-                const std::optional<PredictedWith>& predicted) {
+void add_traced(Page* page, const FinishedRun& run, const Run& settings, const Json& trace,
+                const std::optional<PredictedWith>& given) {
+  // The simulator knows replicas that are held equal only.
+  const std::optional<PredictedWith>& predicted = run.summary.sync ? kNoPrediction : given;
   page->heading("What each rank did");
   page->paragraph(
       "Below each timeline, where each rank's time went. Time slice: others had the core while the rank "
@@ -290,7 +298,8 @@ void add_traced(Page* page, const FinishedRun& run, const std::string& trace,
       "computed. Transfer: it was on its way, or being handed over. Other: evaluations, checkpoints, the "
       "runtime between two actions.");
   for (const Stretch& stretch : stretches_of(run)) {
-    const Simulation timeline = timeline_of_trace(trace, shape_of(stretch.plan), stretch.minibatches);
+    const Simulation timeline =
+        timeline_of_trace(trace, shape_of(stretch.plan, settings.gradient_accumulation), stretch.minibatches);
     constexpr int64_t kShown = 12;
     const std::optional<Span> shown = middle_of(timeline, kShown);
     if (!shown) continue;
@@ -298,10 +307,10 @@ void add_traced(Page* page, const FinishedRun& run, const std::string& trace,
       page->paragraph("Under " + stretch.plan_file + ", minibatches " +
                       std::to_string(stretch.minibatches->first) + " to " +
                       std::to_string(stretch.minibatches->end() - 1) + ":");
-    add_timelines(page, stretch.plan, timeline, *shown, predicted);
+    add_timelines(page, stretch.plan, settings, timeline, *shown, predicted);
     add_time_use(page, run, timeline);
   }
-  if (predicted) return;
+  if (predicted || run.summary.sync) return;
   page->paragraph("With the profile that the plan was made with, the prediction stands above it:");
   page->command("pipewright-runtime report " + run.folder.string() +
                 " --profile profile.json --output run.html");
@@ -310,18 +319,22 @@ void add_traced(Page* page, const FinishedRun& run, const std::string& trace,
 void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
   page->lead(what_it_did(run));
   const Plan& plan = run.plan;
+  const auto settings = read_document<Run>(run.folder / "run.json");
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
-    const std::string trace = read_file(trace_file);
-    if (!run.summary.emulated) add_traced(page, run, trace, predicted);
-    add_memory(page, run, trace);
+    const Json trace = parse_json(read_file(trace_file), trace_file.string());
+    if (!run.summary.emulated) add_traced(page, run, settings, trace, predicted);
+    add_memory(page, run, settings, trace);
   }
   add_losses(page, {run});
   page->heading("Stages");
   page->figure(stages_of(run, predicted), "The model in its stages");
-  const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches);
-  page->figure(draw_versions(plan.schedule, shape_of(plan), {0, std::min<int64_t>(rounds, 64)}),
-               "Which version of its weights each minibatch reads, counted in updates");
+  if (!run.summary.sync) {  // else a replica's versions are its own
+    const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
+    const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches * settings.gradient_accumulation);
+    page->figure(draw_versions(plan.schedule, shape, {0, std::min<int64_t>(rounds, 64)}),
+                 "Which version of its weights each minibatch reads, counted in updates");
+  }
   add_verified(page, run);
   page->heading("In numbers");
   add_tables(page, {run});
@@ -365,6 +378,12 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
     page.figure(stages_of(run, std::nullopt), "The model in its stages");
   }
   return page.html();
+}
+
+void write_run_page(const std::filesystem::path& file, const std::vector<FinishedRun>& runs,
+                    const std::optional<PredictedWith>& predicted) {
+  write_file(file, run_page(runs, predicted));
+  std::cerr << "wrote " << file.string() << "\n";
 }
 
 void check_page_name(const std::string& option, const std::filesystem::path& file) {

@@ -24,6 +24,10 @@ struct PredictedWith {
 /// plan's.
 std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted);
 
+/// The same into a file, and says so.
+void write_run_page(const std::filesystem::path& file, const std::vector<FinishedRun>& runs,
+                    const std::optional<PredictedWith>& predicted);
+
 /// InputError for `option` unless the name ends in .html.
 void check_page_name(const std::string& option, const std::filesystem::path& file);
 

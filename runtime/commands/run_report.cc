@@ -219,9 +219,10 @@ void add_memory(const FinishedRun& run, TextTable* table) {
 /// How far the losses of the other runs are from the first one's.
 void add_losses(const std::vector<FinishedRun>& runs, TextTable* table) {
   if (runs.size() < 2) return;
-  const LossCurve first = read_losses(runs[0].folder / "metrics.jsonl");
+  const LossCurve first = read_curves(runs[0].folder / "metrics.jsonl").losses;
   for (size_t i = 1; i < runs.size(); ++i) {
-    const LossDifference difference = compare_losses(read_losses(runs[i].folder / "metrics.jsonl"), first);
+    const LossDifference difference =
+        compare_losses(read_curves(runs[i].folder / "metrics.jsonl").losses, first);
     table->add({runs[i].name, std::to_string(difference.minibatches),
                 difference.first_different < 0 ? "none" : std::to_string(difference.first_different),
                 text("%.2g", difference.largest_first_100), text("%.2g", difference.largest)});

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "graph/error.h"
 #include "graph/json.h"
+#include "runtime/journal/metrics_file.h"
 
 namespace pipewright {
 namespace {
@@ -19,29 +19,12 @@ double relative_difference(double a, double b) {
   return std::isnan(relative) ? std::numeric_limits<double>::infinity() : relative;
 }
 
-/// Each line with its number and what it is called in messages.
-template <typename Take>
-void for_each_line(const std::filesystem::path& metrics_file, const Take& take) {
-  std::ifstream in(metrics_file);
-  if (!in) {
-    throw InputError(metrics_file.string() + ": cannot be read",
-                     "give the --output of a pipewright-runtime train or launch");
-  }
-  std::string line;
-  for (int64_t number = 1; std::getline(in, line); ++number) {
-    const std::string where = metrics_file.string() + ", line " + std::to_string(number);
-    take(parse_json(line, where), where);
-  }
-}
-
-bool tells_of(const Json& json, const char* what) { return json.is_object() && json.contains(what); }
-
 /// The minibatch and its loss, of a line that tells of one; nothing of another.
-std::optional<std::pair<int64_t, double>> loss_in(const Json& json, const std::string& where) {
+std::optional<std::pair<int64_t, double>> loss_in(const Json& line, const std::string& where) {
   for (const char* other : {"evaluation", "generation", "recovery", "speed", "link", "spread"})
-    if (tells_of(json, other)) return std::nullopt;
-  const Json minibatch = json.is_object() ? json.value("minibatch", Json()) : Json();
-  const Json loss = json.is_object() ? json.value("loss", Json("none")) : Json("none");
+    if (line.contains(other)) return std::nullopt;
+  const Json minibatch = line.value("minibatch", Json());
+  const Json loss = line.value("loss", Json("none"));
   if (!minibatch.is_number_integer() || !(loss.is_number() || loss.is_null()))
     throw InputError(where + ": neither a minibatch with its loss nor an evaluation");
   return std::pair{minibatch.get<int64_t>(), number_or_nan(loss)};
@@ -49,26 +32,24 @@ std::optional<std::pair<int64_t, double>> loss_in(const Json& json, const std::s
 
 }  // namespace
 
-LossCurve read_losses(const std::filesystem::path& metrics_file) {
-  LossCurve losses;
-  for_each_line(metrics_file, [&](const Json& json, const std::string& where) {
-    if (const auto loss = loss_in(json, where)) losses[loss->first] = loss->second;
+RunCurves read_curves(const std::filesystem::path& metrics_file) {
+  constexpr double kMost = std::numeric_limits<double>::max();
+  RunCurves curves;
+  EpochEnds ends;
+  std::vector<Json> evaluations;
+  for_each_metrics_line(metrics_file, [&](const Json& line, const std::string& where) {
+    ends.add(line);
+    if (const auto loss = loss_in(line, where)) curves.losses[loss->first] = loss->second;
+    if (!line.contains("evaluation")) return;
+    JsonReader evaluation = JsonReader(line, where).object("evaluation");
+    curves.evaluations.push_back(
+        {0, evaluation.number_or_null("loss", -kMost, kMost), evaluation.number_or_null("top1", 0, 1)});
+    evaluations.push_back(line["evaluation"]);
   });
-  return losses;
-}
-
-std::vector<EvaluationPoint> read_evaluations(const std::filesystem::path& metrics_file) {
-  std::vector<EvaluationPoint> points;
-  int64_t minibatches = 0;
-  for_each_line(metrics_file, [&](const Json& json, const std::string& where) {
-    if (const auto loss = loss_in(json, where)) minibatches = std::max(minibatches, loss->first + 1);
-    if (!tells_of(json, "evaluation")) return;
-    constexpr double kMost = std::numeric_limits<double>::max();
-    JsonReader evaluation = JsonReader(json, where).object("evaluation");
-    points.push_back({minibatches, evaluation.number_or_null("loss", -kMost, kMost),
-                      evaluation.number_or_null("top1", 0, 1)});
-  });
-  return points;
+  // An epoch's last minibatches may be told of behind its evaluation.
+  for (size_t i = 0; i < evaluations.size(); ++i)
+    curves.evaluations[i].minibatches = ends.trained_before("evaluation", evaluations[i]);
+  return curves;
 }
 
 LossDifference compare_losses(const LossCurve& a, const LossCurve& b) {

@@ -11,17 +11,18 @@ namespace pipewright {
 /// Losses by minibatch.
 using LossCurve = std::map<int64_t, double>;
 
-/// From a run's metrics.jsonl; NaN where the loss was not finite. InputError if there is no such file, or a
-/// line is not one of a minibatch or an evaluation.
-LossCurve read_losses(const std::filesystem::path& metrics_file);
-
 struct EvaluationPoint {
-  int64_t minibatches = 0;  ///< trained before it, as far as the file has told by then
+  int64_t minibatches = 0;  ///< trained before it
   double loss = 0;
   double top1 = 0;  ///< fraction of 1; NaN: the model has no scores
 };
-/// In the order in which they were made. InputError as above.
-std::vector<EvaluationPoint> read_evaluations(const std::filesystem::path& metrics_file);
+
+struct RunCurves {
+  LossCurve losses;                          ///< NaN where the loss was not finite
+  std::vector<EvaluationPoint> evaluations;  ///< in the order in which they were made
+};
+/// From a run's metrics.jsonl. InputError if there is no such file, or a line is none of metrics.jsonl.
+RunCurves read_curves(const std::filesystem::path& metrics_file);
 
 struct LossDifference {
   int64_t minibatches = 0;       ///< that both have

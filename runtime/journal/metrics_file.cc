@@ -78,6 +78,46 @@ void MetricsFile::demand_in_place() const {
                  "--resume.");
 }
 
+void for_each_metrics_line(const std::filesystem::path& file,
+                           const std::function<void(const Json& line, const std::string& where)>& take) {
+  std::ifstream in(file);
+  if (!in)
+    throw InputError(file.string() + ": cannot be read",
+                     "give the --output of a pipewright-runtime train or launch");
+  std::string text;
+  for (int64_t number = 1; std::getline(in, text); ++number) {
+    const std::string where = file.string() + ", line " + std::to_string(number);
+    const Json line = parse_json(text, where);
+    if (!line.is_object() || line.empty()) throw InputError(where + ": no line of metrics.jsonl");
+    take(line, where);
+  }
+}
+
+void EpochEnds::add(const Json& line) {
+  const auto minibatch = line.find("minibatch"), epoch = line.find("epoch");
+  if (minibatch == line.end() || epoch == line.end()) return;
+  if (!minibatch->is_number_integer() || !epoch->is_number_integer()) return;
+  int64_t& end = minibatches_[epoch->get<int64_t>()];
+  end = std::max(end, minibatch->get<int64_t>() + 1);
+}
+
+int64_t EpochEnds::trained_before(const std::string& kind, const Json& numbers) const {
+  const auto integer = [&](const char* key) -> std::optional<int64_t> {
+    const auto found = numbers.find(key);
+    if (found == numbers.end() || !found->is_number_integer()) return std::nullopt;
+    return found->get<int64_t>();
+  };
+  if (kind == "evaluation") {
+    if (const auto within = integer("minibatches")) return *within;
+  } else {
+    for (const char* key : {"first_minibatch", "next_minibatch", "found"})
+      if (const auto place = integer(key)) return *place;
+  }
+  const std::optional<int64_t> epoch = integer("epoch");
+  const auto end = epoch ? minibatches_.find(*epoch) : minibatches_.end();
+  return end == minibatches_.end() ? 0 : end->second;
+}
+
 namespace {
 
 // The number behind `key` in a line as the journal writes it; nothing where it is another line. A loss that

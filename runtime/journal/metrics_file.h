@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -38,6 +39,23 @@ class MetricsFile {
 
 /// Of the file its first so many bytes stay. RunError.
 void cut_file(const std::filesystem::path& file, int64_t bytes);
+
+/// Calls `take` with each line of a finished run's metrics.jsonl, in order, and with what messages call it.
+/// InputError if there is no such file, or a line is no JSON object with something in it.
+void for_each_metrics_line(const std::filesystem::path& file,
+                           const std::function<void(const Json& line, const std::string& where)>& take);
+
+/// How many minibatches were trained before what a line of metrics.jsonl tells of.
+class EpochEnds {
+ public:
+  /// Every line of the file, before the first question.
+  void add(const Json& line);
+  /// Of a line that tells of `kind`, its only key, with these numbers; 0 where the file does not say.
+  int64_t trained_before(const std::string& kind, const Json& numbers) const;
+
+ private:
+  std::map<int64_t, int64_t> minibatches_;  // before the next epoch
+};
 
 /// A line of metrics.jsonl.
 struct MetricsLine {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/json.h"
 #include "pages/svg.h"
 #include "runtime/schedule/simulate.h"
 #include "runtime/schedule/trace_events.h"
@@ -37,8 +38,8 @@ Svg draw_svg(const std::vector<NamedTimeline>& timelines, const std::string& tit
 
 /// A run's trace.json as a timeline: what its ranks did, when (trace_span() turned around). Times begin at 0.
 /// Of a run whose plan changed, `minibatches` are those of this plan: the rest is left out. InputError for
-/// text that is no trace of the ranks of `shape`.
-Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape,
+/// a document that is no trace of the ranks of `shape`.
+Simulation timeline_of_trace(const Json& trace, const PipelineShape& shape,
                              std::optional<Span> minibatches = std::nullopt);
 /// The memory of a rank in a run's trace.
 struct TracedMemory {
@@ -48,7 +49,7 @@ struct TracedMemory {
   std::vector<std::vector<int64_t>> bytes;  ///< by purpose, at these times
 };
 /// By ascending rank; none of a trace without. InputError as above.
-std::vector<TracedMemory> memory_of_trace(const std::string& json);
+std::vector<TracedMemory> memory_of_trace(const Json& trace);
 
 /// What a timeline shows from the first forward of minibatch `minibatches.first` until the last of
 /// these is complete, from 0 on; actions that reach over its ends are cut.

@@ -32,8 +32,7 @@ void keep_only(Simulation& timeline, Span minibatches) {
 
 }  // namespace
 
-Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape,
-                             std::optional<Span> minibatches) {
+Simulation timeline_of_trace(const Json& trace, const PipelineShape& shape, std::optional<Span> minibatches) {
   Simulation timeline;
   std::map<int64_t, int64_t> place_of;  // by number
   for (const Placement& placement : placements(shape)) {
@@ -43,8 +42,7 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
     place_of[rank.number] = static_cast<int64_t>(timeline.ranks.size());
     timeline.ranks.push_back(rank);
   }
-  const Json document = parse_json(json, "trace.json");
-  for (JsonReader event : JsonReader(document, "trace.json").objects("traceEvents")) {
+  for (JsonReader event : JsonReader(trace, "trace.json").objects("traceEvents")) {
     if (event.string("ph") != "X") continue;
     constexpr double kMost = 1e15;  // microseconds
     const auto place = place_of.find(event.integer("pid", 0, std::numeric_limits<int64_t>::max()));
@@ -86,12 +84,11 @@ Simulation timeline_of_trace(const std::string& json, const PipelineShape& shape
   return timeline;
 }
 
-std::vector<TracedMemory> memory_of_trace(const std::string& json) {
+std::vector<TracedMemory> memory_of_trace(const Json& trace) {
   constexpr double kMost = 1e15;  // microseconds
-  const Json document = parse_json(json, "trace.json");
   std::map<int64_t, TracedMemory> ranks;
   double begin = std::numeric_limits<double>::infinity();
-  for (JsonReader event : JsonReader(document, "trace.json").objects("traceEvents")) {
+  for (JsonReader event : JsonReader(trace, "trace.json").objects("traceEvents")) {
     const std::string kind = event.string("ph");
     if (kind != "X" && kind != "C") continue;
     const double seconds = event.number("ts", -kMost, kMost) / 1e6;

@@ -1,5 +1,6 @@
 // Plans of every kind through the real launcher: the ranks that it starts end with the bits of the serial
 // reference (`verify`). PIPEWRIGHT_LAUNCHED_PLANS sets how many random ones are tried.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <random>
@@ -7,6 +8,7 @@
 
 #include "graph/error.h"
 #include "graph/topology.h"
+#include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "runtime/schedule/side_by_side.h"
@@ -177,10 +179,12 @@ TEST_CASE(
     }
     REQUIRE(priced.code == 0);
     ++drawn_plans;
+    const int64_t accumulation = plan.weights == "stash" ? 1 + i % 3 : 1;
     const Outcome trained =
         runtime(folder, {"launch", "--plan", plan_file, "--model", kEndlessModel, "--data",
                          "synthetic-images:image=8,samples=96", "--batch-size", "8", "--minibatches", "24",
-                         "--momentum", "0.9", "--output", run.string()});
+                         "--momentum", "0.9", "--gradient-accumulation", std::to_string(accumulation),
+                         "--output", run.string()});
     INFO(trained.error);
     REQUIRE(trained.code == 0);
     const std::string report = runtime(folder, {"report", run.string()}).output;
@@ -193,6 +197,10 @@ TEST_CASE(
     INFO(drawn.error);
     REQUIRE(drawn.code == 0);
     const std::string page = read_file(page_file);
+    const int64_t rounds = 4 * plan.microbatches * accumulation;
+    const Svg versions =
+        draw_versions(plan.schedule, shape_of(plan, accumulation), {0, std::clamp<int64_t>(rounds, 24, 64)});
+    CHECK_THAT(page, Catch::Contains(versions.element()));
     for (int64_t rank = 0; rank < plan.world_size; ++rank) {
       CHECK(times_in(page, ">rank " + std::to_string(rank) + "  ") == 2);
       CHECK_THAT(page, Catch::Contains("rank " + std::to_string(rank) + ", compute: "));

@@ -1,10 +1,11 @@
+#include "runtime/journal/loss_curves.h"
+
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
 
 #include "graph/error.h"
 #include "graph/json.h"
-#include "runtime/journal/loss_curves.h"
 #include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
@@ -13,20 +14,39 @@ using pipewright::testing::TemporaryFolder;
 
 TEST_CASE("loss curves: read by minibatch, evaluations are left out, null is not finite") {
   const TemporaryFolder folder;
-  write_file(folder / "metrics.jsonl",
-             "{\"minibatch\": 0, \"loss\": 2.5}\n{\"evaluation\": {\"epoch\": 0}}\n"
-             "{\"minibatch\": 1, \"loss\": null}\n");
-  const LossCurve losses = read_losses(folder / "metrics.jsonl");
+  write_file(
+      folder / "metrics.jsonl",
+      "{\"minibatch\": 0, \"loss\": 2.5}\n{\"evaluation\": {\"epoch\": 0, \"loss\": 1, \"top1\": null}}\n"
+      "{\"minibatch\": 1, \"loss\": null}\n");
+  const LossCurve losses = read_curves(folder / "metrics.jsonl").losses;
   REQUIRE(losses.size() == 2);
   CHECK(losses.at(0) == 2.5);
   CHECK(std::isnan(losses.at(1)));
 }
 
+TEST_CASE("loss curves: an evaluation stands where it was made, wherever its line does") {
+  const TemporaryFolder folder;
+  write_file(folder / "metrics.jsonl",
+             "{\"minibatch\": 0, \"epoch\": 0, \"loss\": 2.5}\n"
+             "{\"minibatch\": 2, \"epoch\": 1, \"loss\": 2}\n"
+             "{\"evaluation\": {\"epoch\": 0, \"loss\": 2.25, \"top1\": 0.5}}\n"
+             "{\"minibatch\": 3, \"epoch\": 1, \"loss\": 2}\n"
+             "{\"evaluation\": {\"epoch\": 1, \"minibatches\": 3, \"loss\": 2, \"top1\": null}}\n"
+             "{\"minibatch\": 1, \"epoch\": 0, \"loss\": 2.5}\n");
+  const std::vector<EvaluationPoint> points = read_curves(folder / "metrics.jsonl").evaluations;
+  REQUIRE(points.size() == 2);
+  CHECK(points[0].minibatches == 2);
+  CHECK(points[0].loss == 2.25);
+  CHECK(points[0].top1 == 0.5);
+  CHECK(points[1].minibatches == 3);
+  CHECK(std::isnan(points[1].top1));
+}
+
 TEST_CASE("loss curves: a missing file and a strange line are named") {
   const TemporaryFolder folder;
-  CHECK_THROWS_AS(read_losses(folder / "none.jsonl"), InputError);
+  CHECK_THROWS_AS(read_curves(folder / "none.jsonl"), InputError);
   write_file(folder / "metrics.jsonl", "{\"minibatch\": 0, \"loss\": 2.5}\n{\"minibatch\": 1}\n");
-  CHECK_THROWS_WITH(read_losses(folder / "metrics.jsonl"),
+  CHECK_THROWS_WITH(read_curves(folder / "metrics.jsonl"),
                     Catch::Contains("line 2") && Catch::Contains("neither a minibatch"));
 }
 

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
+#include "graph/json.h"
 #include "runtime/schedule/draw.h"
 
 namespace pipewright {
@@ -70,7 +71,7 @@ TEST_CASE("time use: adds up to the whole on drawn timelines, read back from the
       times.push_back(stage);
     }
     const Simulation run = simulate("1f1b", shape, times, {0, 12});
-    Simulation read = timeline_of_trace(trace_json(run), shape);
+    Simulation read = timeline_of_trace(parse_json(trace_json(run), "trace"), shape);
     // A simulated rank sends beside computing, a real one hands over between two actions.
     std::erase_if(read.actions, [](const SimulatedAction& a) {
       return a.action.kind == ActionKind::kSendActivation || a.action.kind == ActionKind::kSendGradient;
@@ -93,7 +94,7 @@ TEST_CASE("a trace's counters come back as the memory of its ranks, on the clock
   writer.add_counter(1, kMemoryCounter, 6, {{"weights", 100}, {"activations", 50}});
   writer.add_counter(1, kMemoryCounter, 7.5, {{"weights", 100}, {"activations", 0}});
   writer.add_counter(1, "something else", 7, {{"x", 1}});
-  const std::vector<TracedMemory> all = memory_of_trace(writer.json());
+  const std::vector<TracedMemory> all = memory_of_trace(parse_json(writer.json(), "trace"));
   REQUIRE(all.size() == 1);
   CHECK(all[0].rank == 1);
   CHECK(all[0].purposes == std::vector<std::string>{"weights", "activations"});
@@ -101,7 +102,7 @@ TEST_CASE("a trace's counters come back as the memory of its ranks, on the clock
   CHECK(all[0].seconds[0] == Approx(1));
   CHECK(all[0].seconds[1] == Approx(2.5));
   CHECK(all[0].bytes == std::vector<std::vector<int64_t>>{{100, 100}, {50, 0}});
-  CHECK(memory_of_trace("{\"traceEvents\":[]}").empty());
+  CHECK(memory_of_trace(parse_json("{\"traceEvents\":[]}", "trace")).empty());
 }
 
 TEST_CASE("the strip of weight versions shows each minibatch of each stage, and how far it is behind") {
