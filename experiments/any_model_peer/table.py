@@ -1,0 +1,56 @@
+"""The page of results: how many models train on either side, why others do not, and which these are."""
+import collections
+import re
+
+from pages import markdown_table
+
+OUTCOMES = {
+    "pytorch": {"equal": "trains, losses of plain PyTorch", "differs": "trains, other losses", "refused": "the tracer refuses", "failed": "fails at run time",
+                "time-out": "time-out"},
+    "door": {"trains": "trains, and the weights are read back", "fails": "fails", "time-out": "time-out"},
+}
+SIDES = {"pytorch": "`torch.distributed.pipelining`", "door": "`pipewright train`"}
+
+
+def kind_of(reason):
+    """Reasons that differ in names and numbers only are one."""
+    return re.sub(r"\d+", "N", re.sub(r"'[^']*'|\"[^\"]*\"|[\w.]*\d[\w.]*", "_", reason))[:80]
+
+
+def counts(lines):
+    rows = []
+    for side, outcomes in OUTCOMES.items():
+        some = [line for line in lines if line["side"] == side]
+        for outcome in dict.fromkeys([*outcomes, *(line["outcome"] for line in some)]):
+            count = sum(line["outcome"] == outcome for line in some)
+            if some and (count or outcome in outcomes):
+                rows.append([SIDES[side], outcomes.get(outcome, outcome), f"{count} of {len(some)}"])
+    return markdown_table(["side", "outcome", "models"], rows)
+
+
+def reasons(lines, side):
+    groups = collections.defaultdict(list)
+    for line in lines:
+        if line["side"] == side and line.get("reason"):
+            groups[line["outcome"], kind_of(line["reason"])].append(line)
+    rows = [[OUTCOMES[side].get(outcome, outcome), str(len(some)), f"`{some[0]['reason']}`".replace("|", "\\|"), ", ".join(line["model"] for line in some)]
+            for (outcome, _), some in sorted(groups.items(), key=lambda group: -len(group[1]))]
+    return markdown_table(["outcome", "models", "the message of the first", "which"], rows) if rows else []
+
+
+def page(lines, names):
+    """`names`: all that there are, in their order."""
+    lines = sorted(lines, key=lambda line: names.index(line["model"]))
+    theirs = [line for line in lines if line["side"] == "pytorch"]
+    parts = ["# Any model, in two stages", "", *counts(lines), ""]
+    cuts = collections.Counter(len(line["tried"]) for line in theirs if line["outcome"] == "equal")
+    if cuts:
+        parts += ["Those that train under PyTorch do so " + ", ".join(f"{cuts[k]} under the {word} cut that was tried" for k, word in enumerate(
+            ("first", "second", "third"), 1) if cuts[k]) + f"; {sum(line.get('difference') == 0 for line in theirs)} to the last bit.", ""]
+    for side in SIDES:
+        if some := reasons(lines, side):
+            parts += [f"## Why models do not train: {SIDES[side]}", "", *some, ""]
+    if differing := [line for line in theirs if line["outcome"] == "differs"]:
+        parts += ["## Other losses than plain PyTorch", "", *markdown_table(["model", "largest difference, as a part of the loss", "cut"], [
+            [line["model"], f"{line['difference']:.1e}", line["cut"]] for line in differing]), ""]
+    return "\n".join(parts)
