@@ -52,8 +52,8 @@ def module_cuts(model, inputs):
 
 
 def narrowest(traced):
-    """A split_policy: in the middle third of the operators, where the fewest values cross, those that have to be sent: no inputs of the model
-    and no whole numbers, which two stages of PyTorch cannot share."""
+    """A split_policy: in the middle third of the operators, where the fewest values cross; first of all none that PyTorch cannot send, which are
+    inputs of the model, whole numbers and tensors with gaps."""
     nodes = list(traced.graph.nodes)
     place = {node: k for k, node in enumerate(nodes)}
     calls = [k for k, node in enumerate(nodes) if node.op == "call_function" and node.target is not operator.getitem]
@@ -61,7 +61,7 @@ def narrowest(traced):
     def cost(cut):
         crossing = [node for node in nodes[:cut] if node.op != "get_attr" and any(place[user] >= cut for user in node.users)]
         values = [node.meta.get("val") for node in crossing]
-        refused = sum(node.op == "placeholder" or not isinstance(value, torch.Tensor) or not value.is_floating_point()
+        refused = sum(node.op == "placeholder" or not isinstance(value, torch.Tensor) or not value.is_floating_point() or not value.is_contiguous()
                       for node, value in zip(crossing, values))
         return refused, len(crossing), abs(cut - calls[len(calls) // 2])
 

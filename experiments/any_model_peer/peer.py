@@ -96,34 +96,48 @@ def trace_and_train(model, data, how):
     return train_in_two(pipe, data)
 
 
-def all_cuts(name):
-    """A line for each cut that was tried, until one trains as plain PyTorch does."""
-    model, data = model_and_data(name, MICROBATCHES * STEPS)
-    compare_models.without_chance(model)
+def all_cuts(model, data):
+    """A line for each cut that was tried, until one trains as plain PyTorch does. The model is left as it was."""
     expected = apart(TRACE_SECONDS, "plain PyTorch fails", expected_losses, model, data)
-    exporting.with_forward(model, exporting.scores_of)
-    with exporting.unchanged(model):
-        cuts = cuts_of(model, [tensor[:BATCH].clone() for field, tensor in data.items() if field != "labels"])
     lines = []
-    for cut, how in cuts:
-        try:
-            got = apart(TRACE_SECONDS + TRAIN_SECONDS, "refused", trace_and_train, model, data, how)
-            difference = compare_models.largest_difference(expected, got)
-            lines.append({"outcome": "equal" if difference <= EQUAL else "differs", "cut": cut, "difference": difference})
-        except Failed as failure:
-            lines.append({"outcome": failure.outcome, "cut": cut, "reason": str(failure)})
-        if lines[-1]["outcome"] == "equal":
-            break
+    with exporting.as_it_was(model):
+        exporting.with_forward(model, exporting.scores_of)
+        with exporting.unchanged(model):
+            cuts = cuts_of(model, [tensor[:BATCH].clone() for field, tensor in data.items() if field != "labels"])
+        for cut, how in cuts:
+            try:
+                got = apart(TRACE_SECONDS + TRAIN_SECONDS, "refused", trace_and_train, model, data, how)
+                difference = compare_models.largest_difference(expected, got)
+                lines.append({"outcome": "equal" if difference <= EQUAL else "differs", "cut": cut, "difference": difference})
+            except Failed as failure:
+                lines.append({"outcome": failure.outcome, "cut": cut, "reason": str(failure)})
+            if lines[-1]["outcome"] == "equal":
+                break
     return lines
 
 
+def furthest(lines):
+    order = ("equal", "differs", "failed", "time-out", "refused")
+    return min(lines, key=lambda line: order.index(line["outcome"]))
+
+
+def one_model(name):
+    """What became of the cut that came furthest. Where none trains, `eager` is what becomes of the model with another attention than its own,
+    whose masks are floating-point numbers."""
+    model, data = model_and_data(name, MICROBATCHES * STEPS)
+    compare_models.without_chance(model)
+    lines = all_cuts(model, data)
+    line = {**furthest(lines), "tried": [one["outcome"] for one in lines]}
+    if line["outcome"] != "equal" and hasattr(model, "set_attn_implementation"):
+        model.set_attn_implementation("eager")
+        line["eager"] = furthest(all_cuts(model, data))["outcome"]
+    return line
+
+
 def outcome(name, log):
-    """What became of one model: of the cut that came furthest, and of the others in short."""
     begin = time.monotonic()
     try:
-        lines = apart(MODEL_SECONDS, "cannot be made", all_cuts, name, log=log)
-        furthest = ("equal", "differs", "failed", "time-out", "refused")
-        line = {**min(lines, key=lambda one: furthest.index(one["outcome"])), "tried": [one["outcome"] for one in lines]}
+        line = apart(MODEL_SECONDS, "cannot be made", one_model, name, log=log)
     except Failed as failure:
         line = {"outcome": failure.outcome, "reason": str(failure)}
     return {**line, "seconds": round(time.monotonic() - begin, 1)}

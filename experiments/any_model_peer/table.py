@@ -14,17 +14,16 @@ SIDES = {"pytorch": "`torch.distributed.pipelining`", "door": "`pipewright train
 
 def kind_of(reason):
     """Reasons that differ in names and numbers only are one."""
-    return re.sub(r"\d+", "N", re.sub(r"'[^']*'|\"[^\"]*\"|[\w.]*\d[\w.]*", "_", reason))[:80]
+    return re.sub(r"'[^']*'|\"[^\"]*\"|[\w.]*\d[\w.]*", "_", reason)[:80]
 
 
 def counts(lines):
     rows = []
     for side, outcomes in OUTCOMES.items():
-        some = [line for line in lines if line["side"] == side]
-        for outcome in dict.fromkeys([*outcomes, *(line["outcome"] for line in some)]):
-            count = sum(line["outcome"] == outcome for line in some)
-            if some and (count or outcome in outcomes):
-                rows.append([SIDES[side], outcomes.get(outcome, outcome), f"{count} of {len(some)}"])
+        some = [line["outcome"] for line in lines if line["side"] == side]
+        for outcome in dict.fromkeys([*outcomes, *some]):
+            if some:
+                rows.append([SIDES[side], outcomes.get(outcome, outcome), f"{some.count(outcome)} of {len(some)}"])
     return markdown_table(["side", "outcome", "models"], rows)
 
 
@@ -33,24 +32,38 @@ def reasons(lines, side):
     for line in lines:
         if line["side"] == side and line.get("reason"):
             groups[line["outcome"], kind_of(line["reason"])].append(line)
-    rows = [[OUTCOMES[side].get(outcome, outcome), str(len(some)), f"`{some[0]['reason']}`".replace("|", "\\|"), ", ".join(line["model"] for line in some)]
+    rows = [[OUTCOMES[side].get(outcome, outcome), str(len(some)), "`" + some[0]["reason"].replace("|", "\\|") + "`", ", ".join(line["model"] for line in some)]
             for (outcome, _), some in sorted(groups.items(), key=lambda group: -len(group[1]))]
     return markdown_table(["outcome", "models", "the message of the first", "which"], rows) if rows else []
+
+
+def sentences(lines, names):
+    """What the counts do not say."""
+    said, theirs = [], [line for line in lines if line["side"] == "pytorch"]
+    if equal := [line for line in theirs if line["outcome"] == "equal"]:
+        cuts = collections.Counter(len(line["tried"]) for line in equal)
+        said.append("Of those that train under PyTorch's tracer " + ", ".join(
+            f"{cuts[k]} under the {word} cut that was tried" for k, word in enumerate(("first", "second", "third"), 1) if cuts[k])
+            + f"; {sum(line['difference'] == 0 for line in equal)} to the last bit.")
+    if eager := [line["eager"] for line in theirs if "eager" in line]:
+        said.append(f"Of {len(eager)} that fail, {eager.count('equal')} trains with another attention than its own, `eager`, whose masks are floating-point numbers.")
+    if plans := collections.Counter(f"{line['strategy']} ({line['stages']} stages)" for line in lines if "strategy" in line):
+        said.append("Plans that the door took: " + ", ".join(f"{plan} {count}" for plan, count in plans.most_common()) + ".")
+    for side in SIDES:
+        left = [name for name in names if name not in {line["model"] for line in lines if line["side"] == side}]
+        if left:
+            said.append(f"Of {len(names)} models here {len(left)} were not tried by {SIDES[side]}: {', '.join(left)}.")
+    return "\n\n".join(said)
 
 
 def page(lines, names):
     """`names`: all that there are, in their order."""
     lines = sorted(lines, key=lambda line: names.index(line["model"]))
-    theirs = [line for line in lines if line["side"] == "pytorch"]
-    parts = ["# Any model, in two stages", "", *counts(lines), ""]
-    cuts = collections.Counter(len(line["tried"]) for line in theirs if line["outcome"] == "equal")
-    if cuts:
-        parts += ["Those that train under PyTorch do so " + ", ".join(f"{cuts[k]} under the {word} cut that was tried" for k, word in enumerate(
-            ("first", "second", "third"), 1) if cuts[k]) + f"; {sum(line.get('difference') == 0 for line in theirs)} to the last bit.", ""]
+    parts = ["# Any model, in two stages", "", *counts(lines), "", sentences(lines, names), ""]
     for side in SIDES:
         if some := reasons(lines, side):
             parts += [f"## Why models do not train: {SIDES[side]}", "", *some, ""]
-    if differing := [line for line in theirs if line["outcome"] == "differs"]:
+    if differing := [line for line in lines if line["outcome"] == "differs"]:
         parts += ["## Other losses than plain PyTorch", "", *markdown_table(["model", "largest difference, as a part of the loss", "cut"], [
             [line["model"], f"{line['difference']:.1e}", line["cut"]] for line in differing]), ""]
     return "\n".join(parts)
