@@ -4,6 +4,8 @@ import os
 import signal
 import traceback
 
+import torch
+
 fork = multiprocessing.get_context("fork")
 REASON_CHARACTERS = 300
 
@@ -26,6 +28,7 @@ def reason_of(error):
 
 def answer(end, outcome, function, arguments):
     """In the child: what it returns, or how it failed, goes to `end`."""
+    torch.set_num_threads(1)  # here, since PyTorch makes its thread pool anew behind a fork, and two threads at once break it
     try:
         end.send((None, function(*arguments)))
     except Failed as failure:
