@@ -44,9 +44,10 @@ def sentences(lines, names):
         cuts = collections.Counter(len(line["tried"]) for line in equal)
         said.append("Of those that train under PyTorch's tracer " + ", ".join(
             f"{cuts[k]} under the {word} cut that was tried" for k, word in enumerate(("first", "second", "third"), 1) if cuts[k])
-            + f"; {sum(line['difference'] == 0 for line in equal)} to the last bit.")
+            + f"; {sum(line['difference'] == 0 for line in equal)} to the last bit, the one that is furthest off to {max(line['difference'] for line in equal):.1e} of a loss.")
     if eager := [line["eager"] for line in theirs if "eager" in line]:
-        said.append(f"Of {len(eager)} that fail, {eager.count('equal')} trains with another attention than its own, `eager`, whose masks are floating-point numbers.")
+        said.append(f"Of {len(eager)} models of transformers that do not, {eager.count('equal')} do with another attention than their own, `eager`, whose masks are "
+                    "floating-point numbers.")
     if plans := collections.Counter(f"{line['strategy']} ({line['stages']} stages)" for line in lines if "strategy" in line):
         said.append("Plans that the door took: " + ", ".join(f"{plan} {count}" for plan, count in plans.most_common()) + ".")
     for side in SIDES:
