@@ -20,6 +20,7 @@ import warnings
 
 from pipewright.documents import Exported
 from pipewright.errors import Error
+from pipewright.tokens import is_saved
 
 try:
     import torch
@@ -234,11 +235,6 @@ def refuse_operators(module):
             refuse_operators(child)
 
 
-def is_saved(name):
-    """Whether transformers has weights of that name, instead of a type of configuration."""
-    return os.path.isdir(name) or "/" in name
-
-
 def loaded(kind, folder, config):
     """With the weights of a folder; those of another shape, or that it has not, start anew."""
     model, told = kind.from_pretrained(folder, config=config, ignore_mismatched_sizes=True, output_loading_info=True)
@@ -256,9 +252,9 @@ def transformers_model(name, options, classes, pretrained=False):
     that it was saved with; with classes, a classifier of so many. `pretrained`: the name is one that from_pretrained takes."""
     transformers = installed("transformers")
     saved = pretrained or is_saved(name)
+    if os.path.isdir(name) and (saved or name not in transformers.CONFIG_MAPPING) and not os.path.exists(os.path.join(name, "config.json")):
+        fail(f"{name} has no config.json", "Give a folder that save_pretrained() has written.")
     if saved:
-        if os.path.isdir(name) and not os.path.exists(os.path.join(name, "config.json")):
-            fail(f"{name} has no config.json", "Give a folder that save_pretrained() has written.")
         config = transformers.AutoConfig.from_pretrained(name, **options)
     elif name in transformers.CONFIG_MAPPING:
         config = transformers.AutoConfig.for_model(name, **options)

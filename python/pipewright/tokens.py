@@ -20,6 +20,11 @@ class Tokens(Document):
     tokens: int
 
 
+def is_saved(name: str) -> bool:
+    """Whether transformers has weights of that name, instead of a type of configuration: a folder that happens to have a type's name is none."""
+    return "/" in name or os.path.isfile(os.path.join(name, "config.json"))
+
+
 def tokenize(name: str, text: str, output: str) -> Tokens:
     """Writes `output` with the tokenizer of `name`, a folder or a name of transformers that is in its local cache; where it has none there, a
     token is a byte, and the text is the file. Nothing is fetched. Error where the text cannot be read."""

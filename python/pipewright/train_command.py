@@ -18,7 +18,7 @@ from pipewright.command_line import MODEL_DEFAULTS
 from pipewright.documents import Comparison, Exported
 from pipewright.errors import Error, ProgramError
 from pipewright.programs import shown, spec, words_of
-from pipewright.tokens import Tokens
+from pipewright.tokens import Tokens, is_saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ def model_file(arguments: argparse.Namespace) -> str:
 def has_tokenizer(arguments: argparse.Namespace) -> bool:
     """Whether the text is to be read with the tokenizer that belongs to the model's weights."""
     library, _, name = arguments.model.partition(":")
-    return arguments.text is not None and library == "transformers" and (arguments.pretrained or os.path.isdir(name) or "/" in name)
+    return arguments.text is not None and library == "transformers" and (arguments.pretrained or is_saved(name))
 
 
 def data_of(arguments: argparse.Namespace, tokens: Tokens | None = None) -> str:

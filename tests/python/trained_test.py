@@ -86,6 +86,7 @@ class Trained(unittest.TestCase):
         import transformers
 
         pathlib.Path("text.txt").write_text((SOURCE / "README.md").read_text() * 2)
+        os.mkdir("gpt2")  # it has the name of the type, and no model
         said = self.train("transformers:gpt2", "--option", "n_layer=2", "--option", "n_embd=32", "--option", "n_head=2", "--tokens", "16", "--text", "text.txt",
                           "--strategy", "2bw", "--learning-rate", "0.1")
         self.assertIn('transformers.GPT2LMHeadModel.from_pretrained("out/run")', said)
