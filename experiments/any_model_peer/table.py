@@ -48,12 +48,15 @@ def sentences(lines, names):
     if eager := [line["eager"] for line in theirs if "eager" in line]:
         said.append(f"Of {len(eager)} models of transformers that do not, {eager.count('equal')} do with another attention than their own, `eager`, whose masks are "
                     "floating-point numbers.")
-    if plans := collections.Counter(f"{line['strategy']} ({line['stages']} stages)" for line in lines if "strategy" in line):
-        said.append("Plans that the door took: " + ", ".join(f"{plan} {count}" for plan, count in plans.most_common()) + ".")
+    if plans := collections.Counter(f"{line['strategy']} with {line['stages']} stages on {line['ranks']} ranks" for line in lines if "strategy" in line):
+        said.append("Plans that the door advised and took: " + ", ".join(f"{plan} for {count}" for plan, count in plans.most_common()) + ".")
     for side in SIDES:
-        left = [name for name in names if name not in {line["model"] for line in lines if line["side"] == side}]
-        if left:
-            said.append(f"Of {len(names)} models here {len(left)} were not tried by {SIDES[side]}: {', '.join(left)}.")
+        tried = {line["model"] for line in lines if line["side"] == side}
+        left = [name for name in names if name not in tried]
+        if left and len(left) < len(tried):
+            said.append(f"Not tried by {SIDES[side]}: {len(left)} of {len(names)} models, {', '.join(left)}.")
+        elif left:
+            said.append(f"Tried by {SIDES[side]}: {len(tried)} of {len(names)} models, {', '.join(name for name in names if name in tried) or 'none'}.")
     return "\n\n".join(said)
 
 

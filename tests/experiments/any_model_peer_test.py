@@ -14,7 +14,7 @@ LINES = [
     {"side": "pytorch", "model": "a", "outcome": "equal", "difference": 0.0, "cut": "before h.1", "tried": ["failed", "equal"]},
     {"side": "pytorch", "model": "b", "outcome": "differs", "difference": 0.02, "cut": "before h.1", "tried": ["differs"] * 3},
     {"side": "pytorch", "model": "c", "outcome": "failed", "reason": "ValueError: got 7 tensors for 'y'", "tried": ["failed"] * 3, "eager": "failed"},
-    {"side": "door", "model": "a", "outcome": "trains", "strategy": "dp", "stages": 1},
+    {"side": "door", "model": "a", "outcome": "trains", "strategy": "dp", "stages": 1, "ranks": 2},
     {"side": "door", "model": "b", "outcome": "fails", "reason": "export: no | such"},
 ]
 
@@ -27,7 +27,7 @@ class Table(unittest.TestCase):
         self.assertIn("| `pipewright train` | trains, and the weights are read back | 1 of 2 |", page)
         self.assertIn("1 under the second cut that was tried; 1 to the last bit, the one that is furthest off to 0.0e+00", page)
         self.assertIn("Of 2 models of transformers that do not, 1 do with", page)
-        self.assertIn("Of 4 models here 2 were not tried by `pipewright train`: c, d.", page)
+        self.assertIn("Tried by `pipewright train`: 2 of 4 models, a, b.", page)
 
     def test_reasons_that_differ_in_names_and_numbers_are_one(self):
         page = table.page(LINES, NAMES)
