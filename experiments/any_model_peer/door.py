@@ -58,9 +58,11 @@ def run_command(name, folder, programs):
         process = subprocess.Popen(command(name, folder), env=environment, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             code = process.wait(SECONDS)
-        except subprocess.TimeoutExpired:
+        except BaseException as end:  # the driver's own, too
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+            if not isinstance(end, subprocess.TimeoutExpired):
+                raise
             code = None
     if code != 0:
         raise Failed("time-out" if code is None else "fails", error_in((folder / "printed.txt").read_text(errors="replace")))
