@@ -30,7 +30,9 @@ class Carried(unittest.TestCase):
         installed.rename(cls.tree)
         cls.elsewhere = cls.folder / "elsewhere"
         cls.elsewhere.mkdir()
+        # A cache that is not there: whoever builds has LibTorch in his own.
         cls.environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "TORCH_ROOT")}
+        cls.environment["PIPEWRIGHT_CACHE"] = str(cls.folder / "no cache")
         loader = importlib.machinery.SourceFileLoader("check_gpu", str(cls.tree / "scripts" / "check_gpu"))
         cls.check_gpu = importlib.util.module_from_spec(importlib.util.spec_from_loader("check_gpu", loader))
         loader.exec_module(cls.check_gpu)
@@ -85,6 +87,25 @@ class Carried(unittest.TestCase):
         site.mkdir()
         (site / "torch").symlink_to(torch_root)
         self.assertIn("LibTorch 2.", self.run_there(self.tree / "bin" / "pipewright-runtime", "--version", torch=None, PYTHONPATH=str(site)))
+
+    def test_torch_of_scripts_setup_where_no_python_has_one(self):
+        bare = self.folder / "bare"  # no python3 in it
+        bare.mkdir()
+        for tool in ("sh", "sed", "readlink"):
+            (bare / tool).symlink_to(shutil.which(tool))
+        start, home = [self.tree / "bin" / "pipewright-runtime", "--version"], self.folder / "home"
+        version = re.search("^__version__ = '([0-9.]+)", (pathlib.Path(torch_root) / "version.py").read_text(), re.MULTILINE)[1]
+        for place in (home / ".cache" / "pipewright", home / "xdg" / "pipewright", home / "own"):
+            (place / "torch-1.13.1" / "torch").mkdir(parents=True)  # of another version
+            unpacked = place / f"torch-{version}"
+            unpacked.mkdir()
+            (unpacked / "torch").symlink_to(torch_root)
+        for names in ({"PIPEWRIGHT_CACHE": str(home / "own")}, {"PIPEWRIGHT_CACHE": "", "XDG_CACHE_HOME": str(home / "xdg")},
+                      {"PIPEWRIGHT_CACHE": "", "XDG_CACHE_HOME": "", "HOME": str(home)}):
+            with self.subTest(names=names):
+                self.assertIn("LibTorch 2.", self.run_there(*start, torch=None, PATH=str(bare), **names))
+        said = self.run_there(*start, torch=None, code=2, PATH=str(bare))
+        self.assertIn(f"none found: no python3 on the path, then {self.folder}/no cache, as TORCH_ROOT is not set", said)
 
     def test_the_wheel_s_programs_run_on_the_torch_of_their_python(self):
         site = self.folder / "wheel"
