@@ -1,5 +1,12 @@
 #include "pages/page.h"
 
+#include <cctype>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+
+#include "graph/error.h"
+#include "graph/json.h"
 #include "graph/xml.h"
 
 namespace pipewright {
@@ -29,11 +36,27 @@ void Page::lead(const std::string& sentences) {
 }
 void Page::heading(const std::string& text) { out_ << "<h2>" << xml_escaped(text) << "</h2>\n"; }
 void Page::paragraph(const std::string& text) { out_ << "<p>" << xml_escaped(text) << "</p>\n"; }
+void Page::words(const std::string& lines) {
+  std::istringstream all(lines);
+  std::string line;
+  if (std::getline(all, line)) lead(line);
+  while (std::getline(all, line)) paragraph(line);
+}
 void Page::command(const std::string& text) { out_ << "<p><code>" << xml_escaped(text) << "</code></p>\n"; }
 
 void Page::list(const std::vector<std::string>& items) {
   out_ << "<ul>\n";
   for (const std::string& item : items) out_ << "<li>" << xml_escaped(item) << "</li>\n";
+  out_ << "</ul>\n";
+}
+
+void Page::links(const std::vector<std::pair<std::string, std::string>>& items) {
+  out_ << "<ul>\n";
+  for (const auto& [text, address] : items)
+    out_ << "<li>"
+         << (address.empty() ? xml_escaped(text)
+                             : "<a href=\"" + xml_escaped(address) + "\">" + xml_escaped(text) + "</a>")
+         << "</li>\n";
   out_ << "</ul>\n";
 }
 
@@ -78,6 +101,37 @@ std::string Page::html() const {
          "</style>\n</head>\n<body>\n<main>\n<h1>" + xml_escaped(title_) + "</h1>\n" + out_.str() +
          "</main>\n" + (scripts_.empty() ? "" : "<script>\n" + scripts_ + "</script>\n") +
          "</body>\n</html>\n";
+}
+
+std::string relative_address(const std::filesystem::path& page, const std::filesystem::path& folder,
+                             const std::string& file) {
+  const auto folder_of = [](const std::filesystem::path& inside) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(inside)).parent_path();
+  };
+  const std::filesystem::path from = folder_of(page), to = folder_of(folder / file);
+  if (from != to && from != to.parent_path()) return "";
+  const std::string path = (from == to ? "" : to.filename().string() + "/") + file;
+  std::string address;
+  for (const char c : path) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0 || std::strchr("-._~/", c) != nullptr) {
+      address += c;
+    } else {  // RFC 3986, 2.1
+      char text[4];
+      std::snprintf(text, sizeof text, "%%%02X", static_cast<unsigned char>(c));
+      address += text;
+    }
+  }
+  return address;
+}
+
+void check_page_name(const std::string& option, const std::filesystem::path& file) {
+  if (file.extension() == ".html") return;
+  throw InputError(option + ": got " + in_quotes(file.string()) + "; expected a name that ends in .html");
+}
+
+void write_page(const std::filesystem::path& file, const std::string& html) {
+  write_file(file, html);
+  std::cerr << "wrote " << file.string() << "\n";
 }
 
 }  // namespace pipewright

@@ -171,15 +171,6 @@ std::optional<size_t> advised(const std::vector<Contender>& contenders) {
   return best;
 }
 
-std::optional<Topology> with_faster_links(Topology topology, double factor) {
-  constexpr double kMost = 1e18;
-  for (TopologyLevel& level : topology.levels) {
-    level.bandwidth_bytes_per_second *= factor;
-    if (level.bandwidth_bytes_per_second > kMost) return std::nullopt;
-  }
-  return topology;
-}
-
 std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches) {
   const auto planned = [&](const ContenderRow& row) {
     return std::async(std::launch::async,

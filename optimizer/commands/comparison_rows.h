@@ -50,9 +50,6 @@ Contender contender(const Inputs& inputs, const ContenderRow& row, int64_t minib
 /// drains. Updates of a given number of minibatches have as many as data parallelism makes.
 Contender contender_of_weights(const Inputs& inputs, WeightRule weights);
 
-/// The topology with all links so many times as fast; nothing where they are faster than any.
-std::optional<Topology> with_faster_links(Topology topology, double factor);
-
 /// Of all rows, in their order; the rows are planned side by side, on as many cores as there are.
 std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches);
 

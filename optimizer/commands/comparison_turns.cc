@@ -7,6 +7,7 @@
 
 #include "graph/json.h"
 #include "optimizer/commands/comparison_rows.h"
+#include "optimizer/plan/faster_links.h"
 
 namespace pipewright {
 namespace {

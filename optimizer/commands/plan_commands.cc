@@ -21,10 +21,12 @@
 #include "optimizer/commands/comparison.h"
 #include "optimizer/commands/option_values.h"
 #include "optimizer/commands/options.h"
+#include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/commands/sync_choice.h"
 #include "optimizer/commands/sync_comparison.h"
 #include "optimizer/cost/frozen_profile.h"
+#include "optimizer/plan/inference_plan.h"
 #include "optimizer/plan/optimizer.h"
 #include "runtime/schedule/disturbance.h"
 
@@ -236,7 +238,7 @@ void run_plan(const Arguments& arguments) {
   if (asks_baseline(values)) return plan_baseline(values);
   Inputs inputs = question_from(values);
   if (prints_config(values, inputs)) return;
-  if (values.count("report") != 0) check_page_suffix("--report", values["report"].as<std::string>());
+  if (values.count("report") != 0) check_page_name("--report", values["report"].as<std::string>());
   const Stopwatch stopwatch;
   PlanNotes notes;
   const std::optional<Comparison> rules = compared_weights(values, &inputs);
@@ -264,7 +266,7 @@ void run_plan(const Arguments& arguments) {
   }
   if (values.count("report") != 0) {
     const std::string words = (rules ? rules->advice + "\n" : "") + plan_words(plan, inputs, notes);
-    write_text(values["report"].as<std::string>(), plan_page(plan, inputs, words));
+    write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words));
   }
   if (values["time"].as<bool>()) {
     std::cerr << "planning took " << number_text(spent) << " ms (" << notes.cuts << " cuts)\n";

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <vector>
 
 #include "graph/error.h"
@@ -14,6 +13,7 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/inference_plan.h"
+#include "pages/model_graph.h"
 #include "pages/stages.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
@@ -148,11 +148,6 @@ void add_timeline(Page* page, const Plan& plan, const Inputs& inputs) {
 
 }  // namespace
 
-void check_page_suffix(const std::string& option, const std::string& file) {
-  if (suffix_of(file) == ".html") return;
-  throw InputError(option + ": got " + in_quotes(file) + "; expected a name that ends in .html");
-}
-
 void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
   std::vector<std::string> notes;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
@@ -160,8 +155,9 @@ void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
     notes.push_back((stage.ranks.size() == 1 ? "rank " : "ranks ") + devices_text(stage, inputs.topology) +
                     ", " + format_seconds(plan.predicted->stages[s].compute_seconds));
   }
-  page->figure(stages_drawing(plan, &inputs.profile, notes),
-               "Stages, and what a minibatch sends across each cut");
+  page->figure(model_graph(plan, inputs.profile),
+               "The model coloured by stage, and what a minibatch sends across each cut");
+  page->figure(stages_drawing(plan, notes), "Stages");
   if (is_for_inference(plan)) {
     page->table(plan_table(plan), "Stages");
   } else {
@@ -174,10 +170,7 @@ void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
 
 std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words) {
   Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text());
-  std::istringstream lines(words);
-  std::string line;
-  if (std::getline(lines, line)) page.lead(line);
-  while (std::getline(lines, line)) page.paragraph(line);
+  page.words(words);
   add_plan(&page, plan, inputs);
   if (!inputs.settings.empty()) {
     page.heading("The question");

@@ -9,9 +9,6 @@
 
 namespace pipewright {
 
-/// InputError for `option` unless `file` ends in .html.
-void check_page_suffix(const std::string& option, const std::string& file);
-
 /// The stages with what crosses the cuts, what each takes and keeps, the timeline of its first minibatches,
 /// and what the plan would take with a cut moved. The plan has a prediction by `inputs`.
 void add_plan(Page* page, const Plan& plan, const Inputs& inputs);

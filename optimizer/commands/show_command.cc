@@ -51,16 +51,16 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
 }
 
 /// --report: with the price that --profile makes.
-void write_page(const po::variables_map& values, Plan plan) {
+void write_plan_page(const po::variables_map& values, Plan plan) {
   const auto file = values["report"].as<std::string>();
-  check_page_suffix("--report", file);
+  check_page_name("--report", file);
   if (values.count("profile") == 0)
     throw InputError("--report: what a plan takes is priced by its profile", "give --profile FILE, too");
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
   plan.predicted = is_for_inference(plan)
                        ? plan.predicted
                        : evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
-  write_text(file, plan_page(plan, inputs,
+  write_page(file, plan_page(plan, inputs,
                              shape_and_recompute_text(plan) + ": " +
                                  format_seconds(plan.predicted->minibatch_seconds) +
                                  " per minibatch, bound by " + plan.predicted->bottleneck));
@@ -97,7 +97,7 @@ void run_show(const Arguments& arguments) {
     }
     return;
   }
-  if (values.count("report") != 0) write_page(values, plan);
+  if (values.count("report") != 0) write_plan_page(values, plan);
   const Simulation slots = show_plan(plan, span, width);
   if (values.count("output") == 0) {
     std::cout << "\n" << clipped(draw_text(slots, 1), width);

@@ -15,6 +15,7 @@
 #include "graph/units.h"
 #include "graph/update_rules.h"
 #include "models/device/device.h"
+#include "pages/page.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/commands/batches_command.h"
 #include "runtime/commands/checkpoint_commands.h"
@@ -250,7 +251,8 @@ void run_launch(const std::vector<std::string>& arguments) {
   else
     launch(job, settings);
   if (options.count("report"))
-    write_run_page(options["report"].as<std::string>(), {finished_run(run.output)}, std::nullopt);
+    write_page(options["report"].as<std::string>(),
+               run_page({finished_run(run.output)}, std::nullopt, options["report"].as<std::string>()));
 }
 
 // What is measured is tensors of the CPU.

@@ -8,6 +8,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/units.h"
+#include "pages/page.h"
 #include "runtime/commands/metrics_export.h"
 #include "runtime/commands/run_page.h"
 #include "runtime/commands/run_report.h"
@@ -45,12 +46,12 @@ std::optional<PredictedWith> predicted_with(const po::variables_map& values, con
 }
 
 /// --output.
-void write_page(const po::variables_map& values, const std::vector<FinishedRun>& runs) {
+void write_runs(const po::variables_map& values, const std::vector<FinishedRun>& runs) {
   const std::filesystem::path file = values["output"].as<std::string>();
   check_page_name("--output", file);
   if (runs.size() > 1 && values.count("profile") != 0)
     throw InputError("--profile: goes with one run, got " + std::to_string(runs.size()));
-  write_run_page(file, runs, predicted_with(values, runs.front().plan));
+  write_page(file, run_page(runs, predicted_with(values, runs.front().plan), file));
 }
 
 }  // namespace
@@ -93,7 +94,7 @@ void run_report_command(const std::vector<std::string>& arguments) {
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
   for (const auto& folder : folders) runs.push_back(finished_run(folder));
   if (values.count("output") != 0) {
-    write_page(values, runs);
+    write_runs(values, runs);
   } else {
     if (values.count("profile") != 0)
       throw InputError("--profile: the prediction is drawn on a page", "give --output run.html, too");

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <iostream>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -15,7 +14,11 @@
 #include "graph/verified.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/faster_links.h"
+#include "optimizer/plan/memory_check.h"
+#include "pages/bandwidths.h"
 #include "pages/charts.h"
+#include "pages/model_graph.h"
 #include "pages/page.h"
 #include "pages/stages.h"
 #include "runtime/journal/loss_curves.h"
@@ -35,14 +38,14 @@ std::string percent(double part) {
 }
 
 /// A stage's color bar and its ranks.
-Svg stages_of(const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
+Svg stages_of(const FinishedRun& run) {
   std::vector<std::string> notes;
   for (const Stage& stage : run.plan.stages) {
     std::string ranks;
     for (const int64_t rank : stage.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     notes.push_back((stage.ranks.size() == 1 ? "rank " : "ranks ") + ranks);
   }
-  return stages_drawing(run.plan, predicted ? &predicted->profile : nullptr, notes);
+  return stages_drawing(run.plan, notes);
 }
 
 std::string what_it_did(const FinishedRun& run) {
@@ -117,6 +120,14 @@ std::optional<Span> middle_of(const Simulation& timeline, int64_t count) {
   return Span{first + (traced - count) / 2, count};
 }
 
+/// As the run's plan is priced.
+PlanRequest request_of(const Run& settings) {
+  PlanRequest request;
+  request.optimizer_slots = static_cast<int64_t>(slot_names(settings.optimizer).size());
+  request.data_workers = settings.data_workers;
+  return request;
+}
+
 /// The plan's timeline by the simulator under the run's settings, as long as the window; nothing, and why,
 /// where it has no price.
 std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, const Run& settings, Span shown,
@@ -124,9 +135,7 @@ std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, const
   // The pipeline is full in the window, as it is in a run by then.
   constexpr int64_t kMostBefore = 64;
   const int64_t before = std::min(shown.first, kMostBefore);
-  PlanRequest request;
-  request.optimizer_slots = static_cast<int64_t>(slot_names(settings.optimizer).size());
-  request.data_workers = settings.data_workers;
+  const PlanRequest request = request_of(settings);
   const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
   try {
     const Profile profile = frozen_profile(with.profile, plan.frozen_layers, false, "plan: frozen_layers");
@@ -255,11 +264,16 @@ void add_tables(Page* page, const std::vector<FinishedRun>& runs) {
                : page->paragraph(part.text);
 }
 
-void add_files(Page* page, const FinishedRun& run) {
+void add_files(Page* page, const FinishedRun& run, const std::filesystem::path& file) {
   page->heading("More");
-  page->paragraph(
-      "trace.json in the run folder opens in ui.perfetto.dev; metrics.jsonl has every number. As a "
-      "table, and for TensorBoard:");
+  const auto link = [&](const std::string& name, const std::string& what) {
+    return std::pair{name + " in " + run.folder.string() + ": " + what,
+                     file_exists(run.folder / name) ? relative_address(file, run.folder, name) : ""};
+  };
+  page->links({link("trace.json", "each action of each rank"),
+               {"ui.perfetto.dev opens it", "https://ui.perfetto.dev"},
+               link("metrics.jsonl", "every number, a line a minibatch")});
+  page->paragraph("The numbers as a table, and for TensorBoard:");
   page->command("pipewright-runtime report " + run.folder.string() +
                 " --csv metrics.csv --tensorboard events");
 }
@@ -285,6 +299,76 @@ std::vector<Stretch> stretches_of(const FinishedRun& run) {
 }
 
 const std::optional<PredictedWith> kNoPrediction;
+
+/// The whole model on each of the run's ranks.
+Plan data_parallelism(const Plan& as, const Profile& profile) {
+  Plan plan;
+  plan.model = as.model;
+  plan.strategy = "dp";
+  plan.world_size = as.world_size;
+  plan.frozen_layers = as.frozen_layers;
+  plan.stages.resize(1);
+  for (const ProfiledNode& node : profile.nodes) plan.stages[0].nodes.push_back(node.name);
+  for (int64_t rank = 0; rank < as.world_size; ++rank) plan.stages[0].ranks.push_back(rank);
+  return plan;
+}
+
+/// Which of two plans is the faster with links of `now`, and where the other would be: a sentence. `ways`:
+/// the run's plan and data parallelism, with seconds at `now`.
+std::string advice(const std::vector<Curve>& ways, double now, int64_t ranks) {
+  const auto &own = ways[0].points, &other = ways[1].points;
+  size_t at = 0;
+  while (own[at].first < now) ++at;
+  const auto turned = [&](size_t i) {
+    return std::isfinite(own[i].second) && std::isfinite(other[i].second) &&
+           (own[i].second < other[i].second) != (own[at].second < other[at].second);
+  };
+  size_t below = at, above = at;  // the nearest to each side
+  while (below > 0 && !turned(below)) --below;
+  while (above + 1 < own.size() && !turned(above)) ++above;
+  std::string where;
+  if (turned(below)) where = "with links of " + format_bytes_per_second(own[below].first);
+  if (turned(above))
+    where += (where.empty() ? "with links of " : " or of ") + format_bytes_per_second(own[above].first);
+  return "By the profile, with links of " + format_bytes_per_second(now) +
+         ", a minibatch of this plan takes " + format_seconds(own[at].second) +
+         ", of data parallelism on the same " + std::to_string(ranks) + " ranks " +
+         format_seconds(other[at].second) + "; " +
+         (where.empty()
+              ? "which is faster does not change from " + format_bytes_per_second(own.front().first) +
+                    " to " + format_bytes_per_second(own.back().first) + "."
+              : where + " it is the other way round.");
+}
+
+/// Whether data parallelism on the same ranks would be faster, and what the links have to do with it. Nothing
+/// of runs for which prices are not made: pipelines side by side, several minibatches an update.
+void add_other_links(Page* page, const FinishedRun& run, const Run& settings, const PredictedWith& with) {
+  const Plan& plan = run.plan;
+  if (plan.stages.size() < 2 || run.summary.sync || settings.gradient_accumulation > 1) return;
+  const Topology& links = with.topology;
+  const PlanRequest request = request_of(settings);
+  try {
+    const Profile profile = frozen_profile(with.profile, plan.frozen_layers, false, "plan: frozen_layers");
+    const Plan other = data_parallelism(plan, profile);
+    const double seconds = evaluate_plan(plan, profile, links, request).minibatch_seconds;
+    const Prediction price = evaluate_plan(other, profile, links, request);
+    try {
+      check_plan_memory(other, price, price, links, profile.minibatch_samples);
+    } catch (const InfeasibleError& error) {
+      page->lead("By the profile a minibatch takes " + format_seconds(seconds) +
+                 "; data parallelism on the same ranks has no room: " + error.what());
+      return;
+    }
+    const double now = links.levels.back().bandwidth_bytes_per_second;
+    const std::vector<Curve> ways = {
+        {"this plan", seconds_by_bandwidth(plan, profile, links, request)},
+        {"data parallelism", seconds_by_bandwidth(other, profile, links, request)}};
+    page->lead(advice(ways, now, plan.world_size));
+    page->heading("With other links");
+    add_bandwidths(page, ways, now);
+  } catch (const PlanError&) {  // without a price, as is said where the prediction would be drawn
+  }
+}
 
 /// For each plan of the run its timeline, and where the time went.
 void add_traced(Page* page, const FinishedRun& run, const Run& settings, const Json& trace,
@@ -316,10 +400,12 @@ void add_traced(Page* page, const FinishedRun& run, const Run& settings, const J
                 " --profile profile.json --output run.html");
 }
 
-void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted) {
+void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted,
+                 const std::filesystem::path& file) {
   page->lead(what_it_did(run));
   const Plan& plan = run.plan;
   const auto settings = read_document<Run>(run.folder / "run.json");
+  if (predicted) add_other_links(page, run, settings, *predicted);
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
     const Json trace = parse_json(read_file(trace_file), trace_file.string());
@@ -328,7 +414,10 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   }
   add_losses(page, {run});
   page->heading("Stages");
-  page->figure(stages_of(run, predicted), "The model in its stages");
+  if (predicted)
+    page->figure(model_graph(plan, predicted->profile),
+                 "The model coloured by stage, and what a minibatch sends across each cut");
+  page->figure(stages_of(run), "The model in its stages");
   if (!run.summary.sync) {  // else a replica's versions are its own
     const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
     const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches * settings.gradient_accumulation);
@@ -338,12 +427,13 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   add_verified(page, run);
   page->heading("In numbers");
   add_tables(page, {run});
-  add_files(page, run);
+  add_files(page, run, file);
 }
 
 }  // namespace
 
-std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted) {
+std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted,
+                     const std::filesystem::path& file) {
   if (runs.size() == 1) {
     const Plan& plan = runs.front().plan;
     if (predicted && !plan.graph_digest.empty() && !predicted->profile.graph_digest.empty() &&
@@ -353,7 +443,7 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
                        "Give the profile that the plan was made with.");
     }
     Page page("Run " + runs.front().name + ": " + plan.model);
-    add_one_run(&page, runs.front(), predicted);
+    add_one_run(&page, runs.front(), predicted, file);
     return page.html();
   }
   Page page(std::to_string(runs.size()) + " runs side by side");
@@ -375,20 +465,9 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
   add_tables(&page, runs);
   for (const FinishedRun& run : runs) {
     page.heading(run.name);
-    page.figure(stages_of(run, std::nullopt), "The model in its stages");
+    page.figure(stages_of(run), "The model in its stages");
   }
   return page.html();
-}
-
-void write_run_page(const std::filesystem::path& file, const std::vector<FinishedRun>& runs,
-                    const std::optional<PredictedWith>& predicted) {
-  write_file(file, run_page(runs, predicted));
-  std::cerr << "wrote " << file.string() << "\n";
-}
-
-void check_page_name(const std::string& option, const std::filesystem::path& file) {
-  if (file.extension() == ".html") return;
-  throw InputError(option + ": got " + in_quotes(file.string()) + "; expected a name that ends in .html");
 }
 
 }  // namespace pipewright

@@ -1,6 +1,7 @@
 // Finished runs as a page for people.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,18 +18,13 @@ struct PredictedWith {
   Topology topology;
 };
 
-/// Of one run: what it did against what its plan said, its timeline (with `predicted` below that of the
-/// simulation), what each rank's time went into, its memory over time, its stages, which weights each
-/// minibatch read, losses and evaluations, whether it was verified, what changed on the way. Of several: the
-/// tables of run_report(), and their losses in one chart. InputError for a profile of another graph than the
-/// plan's.
-std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted);
-
-/// The same into a file, and says so.
-void write_run_page(const std::filesystem::path& file, const std::vector<FinishedRun>& runs,
-                    const std::optional<PredictedWith>& predicted);
-
-/// InputError for `option` unless the name ends in .html.
-void check_page_name(const std::string& option, const std::filesystem::path& file);
+/// For `file`. Of one run: what it did against what its plan said, its timeline (with `predicted` below that
+/// of the simulation), what each rank's time went into, its memory over time, its stages, which weights each
+/// minibatch read, losses and evaluations, whether it was verified, what changed on the way; with `predicted`
+/// also its graph, and whether data parallelism on its ranks would be faster, by how fast the links are. Of
+/// several: the tables of run_report(), and their losses in one chart. InputError for a profile of another
+/// graph than the plan's.
+std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted,
+                     const std::filesystem::path& file);
 
 }  // namespace pipewright

@@ -201,6 +201,8 @@ TEST_CASE(
     const Svg versions =
         draw_versions(plan.schedule, shape_of(plan, accumulation), {0, std::clamp<int64_t>(rounds, 24, 64)});
     CHECK_THAT(page, Catch::Contains(versions.element()));
+    CHECK(times_in(page, "of data parallelism on the same ") ==
+          (plan.stages.size() > 1 && accumulation == 1 ? 1 : 0));
     for (int64_t rank = 0; rank < plan.world_size; ++rank) {
       CHECK(times_in(page, ">rank " + std::to_string(rank) + "  ") == 2);
       CHECK_THAT(page, Catch::Contains("rank " + std::to_string(rank) + ", compute: "));

@@ -7,7 +7,9 @@
 #include <sstream>
 
 #include "graph/units.h"
+#include "pages/bandwidths.h"
 #include "pages/charts.h"
+#include "pages/model_graph.h"
 #include "pages/page.h"
 #include "pages/stages.h"
 
@@ -174,28 +176,115 @@ TEST_CASE("bytes have steps of whole binary units") {
   for (const char* tick : {">2 MiB<", ">4 MiB<", ">6 MiB<"}) CHECK(svg.find(tick) != std::string::npos);
 }
 
-TEST_CASE("stages are drawn with what crosses their cuts") {
+namespace {
+
+ProfiledNode node_of(const std::string& name, const std::vector<std::string>& inputs, int64_t bytes,
+                     const std::string& layer = "") {
+  ProfiledNode node;
+  node.name = name;
+  node.layer = layer;
+  node.inputs = inputs;
+  node.outputs = {{name, bytes}};
+  node.forward_seconds = 1e-3;
+  return node;
+}
+
+size_t times(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a model's graph has its nodes in the colours of their stages, and what crosses each cut") {
   Plan plan;
   plan.model = "m";
   plan.stages.resize(3);
   plan.stages[0].nodes = {"a", "b"};
   plan.stages[1].nodes = {"c"};
-  plan.stages[2].nodes = {"d"};
+  plan.stages[2].nodes = {"d", "not in the profile"};
   Profile profile;
-  for (const auto& [name, inputs] : std::vector<std::pair<std::string, std::vector<std::string>>>{
-           {"a", {}}, {"b", {"a"}}, {"c", {"b"}}, {"d", {"c", "a"}}}) {
-    ProfiledNode node;
-    node.name = name;
-    node.inputs = inputs;
-    node.outputs = {{name, name == "a" ? 1024 : 2048}};
-    profile.nodes.push_back(node);
+  profile.nodes = {node_of("a", {"input"}, 1024), node_of("b", {"a"}, 2048), node_of("c", {"b", "b"}, 512),
+                   node_of("d", {"c", "a"}, 4)};
+  const std::string svg = model_graph(plan, profile).file();
+  tree_of(svg);
+  CHECK(svg.find(">3 KiB<") != std::string::npos);    // behind stage 0: b to stage 1, a to stage 2
+  CHECK(svg.find(">1.5 KiB<") != std::string::npos);  // behind stage 1: c, and a again
+  CHECK(times(svg, "class=\"arrow\"") == 3);
+  CHECK(times(svg, "class=\"l0\"") == 1);
+  for (const char* tip : {"a to d: 1 KiB", "b to c: 2 KiB", "c: forward 1 ms, backward 0 s", ">stage 2<"}) {
+    INFO(tip);
+    CHECK(svg.find(tip) != std::string::npos);
   }
-  const std::string svg = stages_drawing(plan, &profile, {"rank 0", "rank 1", "rank 2"}).file();
-  CHECK(svg.find(">3 KiB<") != std::string::npos);  // behind stage 0: b to stage 1, a to stage 2
-  size_t arrows = 0;
-  for (size_t at = 0; (at = svg.find("class=\"arrow\"", at)) != std::string::npos; ++at) ++arrows;
-  CHECK(arrows == 2);
-  CHECK(stages_drawing(plan, nullptr, {"", "", ""}).file().find("arrow\"") == std::string::npos);
+  for (const char* box : {"\"c0\"", "\"c1\"", "\"c2\""})
+    CHECK(times(svg, std::string("<rect class=") + box) == (box[2] == '0' ? 2u : 1u));
+  CHECK(stages_drawing(plan, {"rank 0", "rank 1", "rank 2"}).file().find("rank 2") != std::string::npos);
+  model_graph(Plan(), Profile());  // of nothing, nothing
+}
+
+TEST_CASE("in the graph of a large model nodes without a branch, or of a layer, are one") {
+  // Blocks of four nodes in a row beside a connection that skips them.
+  const auto drawn = [](int blocks) {
+    Plan plan;
+    plan.stages.resize(2);
+    Profile profile;
+    std::string last = "input";
+    for (int i = 0; i < blocks; ++i) {
+      const std::string block = "block" + std::to_string(i), before = last;
+      for (const char* name : {".a", ".b", ".c", ".d"}) {
+        profile.nodes.push_back(node_of(block + name, {last}, 8, block));
+        last = block + name;
+      }
+      profile.nodes.push_back(node_of(block + ".sum", {last, before}, 8, block));
+      last = block + ".sum";
+      for (size_t n = profile.nodes.size() - 5; n < profile.nodes.size(); ++n)
+        plan.stages[i < blocks / 2 ? 0 : 1].nodes.push_back(profile.nodes[n].name);
+    }
+    return model_graph(plan, profile).file();
+  };
+  CHECK(times(drawn(20), "<rect class=\"c") == 100);
+  const std::string chains = drawn(100);  // what the first block skips is the input
+  CHECK(times(chains, "<rect class=\"c") == 199);
+  CHECK(chains.find("block7.a .. block7.d (4 nodes): forward 4 ms") != std::string::npos);
+  CHECK(chains.find("block6.sum to block7.sum: 8 B") != std::string::npos);
+  const std::string layers = drawn(200);
+  CHECK(times(layers, "<rect class=\"c") == 200);
+  CHECK(layers.find("block7.a .. block7.sum (5 nodes)") != std::string::npos);
+  CHECK(times(layers, "class=\"arrow\"") == 1);
+}
+
+TEST_CASE("bandwidths: the fastest plan at each, and what cannot be run is left out") {
+  Page page("links");
+  add_bandwidths(&page, {}, 1e9);
+  CHECK(page.html().find("bandwidth") == std::string::npos);
+  add_bandwidths(&page, {{"one", {{1e9, 2e-3}, {2e9, 2e-3}}}, {"other", {{1e9, 3e-3}, {2e9, std::nan("")}}}},
+                 1e9);
+  const std::string html = page.html();
+  for (const char* part : {"1 GB/s: one 2 ms, other 3 ms", "2 GB/s: one 2 ms&quot;", "max=\"1\" value=\"0\"",
+                           "<td class=\"left\">one</td>", "<td>-</td>", "as asked"}) {
+    INFO(part);
+    CHECK(html.find(part) != std::string::npos);
+  }
+}
+
+TEST_CASE("a page in a folder or beside it links to the folder's files, any other page does not") {
+  CHECK(relative_address("runs/a.html", "runs/a", "trace.json") == "a/trace.json");
+  CHECK(relative_address("a.html", "a", "trace.json") == "a/trace.json");
+  CHECK(relative_address("runs/a/a.html", "runs/a/", "trace.json") == "trace.json");
+  CHECK(relative_address("./runs/../runs/a.html", "runs/a 1:\u00e4", "x") == "a%201%3A%C3%A4/x");
+  CHECK(relative_address("elsewhere/a.html", "runs/a", "x").empty());
+  CHECK(relative_address("runs/a/b/a.html", "runs/a", "x").empty());
+  Page page("links");
+  page.links({{"the <trace>", "a/x?&y"}, {"not here", ""}});
+  CHECK(page.html().find("<li><a href=\"a/x?&amp;y\">the &lt;trace&gt;</a></li>\n<li>not here</li>") !=
+        std::string::npos);
+}
+
+TEST_CASE("a page's name ends in .html") {
+  CHECK_NOTHROW(check_page_name("--report", "a.html"));
+  CHECK_THROWS_WITH(check_page_name("--report", "a.htm"),
+                    "--report: got \"a.htm\"; expected a name that ends in .html");
 }
 
 }  // namespace pipewright
