@@ -1,6 +1,7 @@
 // `check`: would the plan run, on these devices?
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <optional>
 
 #include "graph/command_line.h"
@@ -17,6 +18,8 @@
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
+#include "pages/charts.h"
+#include "pages/page.h"
 #include "runtime/schedule/kept_memory.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
@@ -76,32 +79,69 @@ std::string kept_text(bool copies, const Plan& plan, const Prediction& predictio
          std::to_string(pending) + " more are being written";
 }
 
-}  // namespace
+/// What was found as far as it was checked.
+struct Found {
+  TextTable lines{{{"what", TableColumn::Side::kLeft}, {"found", TableColumn::Side::kLeft}}};
+  std::optional<Prediction> prediction;  ///< with a profile
+  Topology topology;                     ///< then
+};
 
-void run_check(const Arguments& arguments) {
-  po::options_description options("Options");
-  add_plan_options(&options);
-  add_changes_option(&options);
-  options.add_options()("minibatches", po::value<int64_t>(),
-                        "of the run of --changes; default: 1000 behind the last change")(
-      "on-loss", po::value<std::string>(),
-      "of the run, restart or continue: what hosts keep for lost ranks; without it that is not said")(
-      "copies", po::value<int64_t>()->default_value(Run().recovery.copies), "of the run, with --on-loss");
-  const po::variables_map values = parse_options(
-      arguments, options,
-      {"pipewright-optimizer check --plan FILE [--profile FILE] "
-       "[--topology FILE | --memory 16GiB] [--changes FILE]",
-       "pipewright-optimizer check --plan plans/gpus=2.json --profile profile.json --memory 4GiB",
-       {"plan", "profile", "topology", "memory"}});
+/// Memory by purpose of a rank of each stage, of all stages that it has, up to the limit if there is one.
+void add_memory(Page* page, const Plan& plan, const Found& found) {
+  std::map<std::vector<int64_t>, std::pair<std::string, StageMemory>> by_ranks;
+  std::map<std::vector<int64_t>, int64_t> limits;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    auto& [name, memory] = by_ranks[plan.stages[s].ranks];
+    name += (name.empty() ? "stage " : ", ") + std::to_string(s);
+    memory += found.prediction->stages[s].memory;
+    limits[plan.stages[s].ranks] = memory_limit_bytes(found.topology, plan.stages[s]);
+  }
+  std::vector<Bar> bars;
+  for (const auto& [ranks, stage] : by_ranks) {
+    const auto& [name, memory] = stage;
+    const int64_t limit = limits[ranks], total = memory.total_bytes();
+    Bar bar{name, {}, format_bytes(static_cast<double>(total))};
+    if (limit > 0)
+      bar.note +=
+          " of " + format_bytes(static_cast<double>(limit)) +
+          (total > limit ? ": " + format_bytes(static_cast<double>(total - limit)) + " too much" : "");
+    for (const int64_t bytes : {memory.weights_bytes, memory.versions_bytes, memory.gradients_bytes,
+                                memory.optimizer_bytes, memory.activations_bytes, memory.messages_bytes,
+                                memory.workspace_bytes, std::max<int64_t>(0, limit - total)})
+      bar.parts.push_back({static_cast<double>(bytes), format_bytes(static_cast<double>(bytes))});
+    bars.push_back(std::move(bar));
+  }
+  page->figure(bar_chart("Memory of a rank of each stage",
+                         {"weights", "versions", "gradients", "optimizer", "activations", "messages",
+                          "workspace", "left of the limit"},
+                         bars, Quantity::kBytes),
+               "Memory of a rank of each stage, by purpose");
+  page->table(memory_table(*found.prediction), "The same in numbers, of each stage");
+}
+
+/// --report. `error`: why it would not run; null: it would.
+std::string check_page(const Plan& plan, const Found& found, const Error* error) {
+  Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text() + ", checked");
+  page.lead(error ? std::string("It would not run: ") + error->what()
+            : found.prediction
+                ? "It would run on these devices."
+                : "It would run by itself; whether it fits a model and devices takes a profile to say.");
+  if (error && !error->remedy().empty()) page.paragraph(error->remedy());
+  page.table(found.lines, error ? "What was checked before that" : "What was checked");
+  if (found.prediction) add_memory(&page, plan, found);
+  return page.html();
+}
+
+/// Says what it finds, and keeps it. Throws what is wrong.
+void check(const po::variables_map& values, const Plan& plan, Found* found) {
   const std::optional<bool> copies = copies_for_losses(values);
-  const Plan plan = read_plan(values);
-  demand_training_plan(plan);
   const int64_t width = output_width(values);
-  const auto say = [width](const std::string& what, const std::string& text) {
+  const auto say = [&](const std::string& what, const std::string& text) {
     constexpr int64_t kText = 10;
     std::cout << wrapped(what + std::string(kText - what.size(), ' ') + text, width, kText) << "\n";
+    found->lines.add({what, text});
   };
-  const ScheduleCheck check = check_plan_runs(plan);
+  const ScheduleCheck schedule = check_plan_runs(plan);
   const Span span = rehearsal_span(shape_of(plan));
   say("world", "ok: " + std::to_string(plan.world_size) + " ranks from 0 on, each with its stages");
   say("rules", "ok: schedule " + plan.schedule + " with weights " + plan.weights +
@@ -110,7 +150,7 @@ void run_check(const Arguments& arguments) {
                       " minibatches runs once, in order, on its replica");
   int64_t versions = 0;
   int64_t in_flight = 0;
-  for (const RankCheck& rank : check.ranks) {
+  for (const RankCheck& rank : schedule.ranks) {
     versions = std::max(versions, rank.peak_versions);
     in_flight = std::max(in_flight, rank.peak_in_flight);
   }
@@ -131,6 +171,8 @@ void run_check(const Arguments& arguments) {
   }
   const Inputs inputs = inputs_for(values, plan, sequence.largest().world_size);
   const Prediction prediction = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  found->prediction = prediction;
+  found->topology = inputs.topology;
   say("cover", "ok: " + std::to_string(inputs.profile.nodes.size()) + " nodes, each in one stage");
   say("order", "ok: values flow to later stages only, nodes stand in the order of the profile");
   const std::string ties = ties_text(plan, inputs.profile);
@@ -148,6 +190,42 @@ void run_check(const Arguments& arguments) {
   if (values.count("changes") != 0) check_changes(values, sequence, inputs);
   if (inputs.profile.device.rfind("cpu", 0) == 0)
     say("beside", "on the CPU a process has some 200 MiB more: libraries, what kernels use");
+}
+
+}  // namespace
+
+void run_check(const Arguments& arguments) {
+  po::options_description options("Options");
+  add_plan_options(&options);
+  add_changes_option(&options);
+  options.add_options()("minibatches", po::value<int64_t>(),
+                        "of the run of --changes; default: 1000 behind the last change")(
+      "on-loss", po::value<std::string>(),
+      "of the run, restart or continue: what hosts keep for lost ranks; without it that is not said")(
+      "copies", po::value<int64_t>()->default_value(Run().recovery.copies), "of the run, with --on-loss")(
+      "report", po::value<std::string>(),
+      "file.html: a page, also of a plan that would not run; without: none");
+  const po::variables_map values = parse_options(
+      arguments, options,
+      {"pipewright-optimizer check --plan FILE [--profile FILE] "
+       "[--topology FILE | --memory 16GiB] [--changes FILE]",
+       "pipewright-optimizer check --plan plans/gpus=2.json --profile profile.json --memory 4GiB",
+       {"plan", "profile", "topology", "memory", "report"}});
+  if (values.count("report") != 0) check_page_name("--report", values["report"].as<std::string>());
+  const Plan plan = read_plan(values);
+  demand_training_plan(plan);
+  Found found;
+  const auto report = [&](const Error* error) {
+    if (values.count("report") != 0)
+      write_page(values["report"].as<std::string>(), check_page(plan, found, error));
+  };
+  try {
+    check(values, plan, &found);
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kInvalidPlan || error.code() == ExitCode::kInfeasible) report(&error);
+    throw;
+  }
+  report(nullptr);
 }
 
 }  // namespace pipewright

@@ -10,6 +10,7 @@
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
 #include "optimizer/commands/plan_inputs.h"
+#include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
@@ -31,19 +32,24 @@ std::string before_text(const std::optional<Prediction>& before, const Predictio
   return text + "\n";
 }
 
-void print_evaluation(const Plan& plan, const std::optional<Prediction>& before, const Inputs& inputs,
-                      int64_t width) {
+/// What is to be said of the plan, a line each.
+std::string evaluation_words(const Plan& plan, const std::optional<Prediction>& before,
+                             const Inputs& inputs) {
   const Prediction& now = *plan.predicted;
-  std::string head;
+  if (is_for_inference(plan)) return inference_text(plan, inputs) + "\n" + before_text(before, now);
+  const std::string crowd = crowd_text(plan, inputs);
+  return shape_and_recompute_text(plan) + ": " + format_seconds(now.minibatch_seconds) +
+         " per minibatch, bound by " + now.bottleneck + "\n" + before_text(before, now) +
+         (crowd.empty() ? crowd : crowd + "\n");
+}
+
+void print_evaluation(const Plan& plan, const std::string& words, const Inputs& inputs, int64_t width) {
+  const Prediction& now = *plan.predicted;
   if (is_for_inference(plan)) {
-    head = inference_text(plan, inputs) + "\n" + before_text(before, now);
-    std::cout << wrapped(head, width) << "\n" << plan_table(plan).text(width);
+    std::cout << wrapped(words, width) << "\n" << plan_table(plan).text(width);
     return;
   }
-  head = shape_and_recompute_text(plan) + ": " + format_seconds(now.minibatch_seconds) +
-         " per minibatch, bound by " + now.bottleneck + "\n" + before_text(before, now);
-  if (const std::string crowd = crowd_text(plan, inputs); !crowd.empty()) head += crowd + "\n";
-  std::cout << wrapped(head, width) << "\n"
+  std::cout << wrapped(words, width) << "\n"
             << stage_table(plan, now, inputs).text(width) << "\n"
             << wrapped(memory_heading(inputs) + "\n", width) << memory_table(now).text(width);
 }
@@ -55,22 +61,27 @@ void run_evaluate(const Arguments& arguments) {
   add_plan_options(&options);
   options.add_options()                                                                    //
       ("output", po::value<std::string>(), "file.json: the plan with the new prediction")  //
-      ("json", po::bool_switch(), "print the plan with the new prediction instead of tables");
+      ("json", po::bool_switch(), "print the plan with the new prediction instead of tables")(
+          "report", po::value<std::string>(), "file.html: a page; without: none");
   const po::variables_map values = parse_options(
       arguments, options,
       {"pipewright-optimizer evaluate --plan FILE --profile FILE",
        "pipewright-optimizer evaluate --plan plans/gpus=2.json --profile profile.json --bandwidths 1GB/s",
-       {"plan", "profile", "topology", "bandwidths", "output"}});
+       {"plan", "profile", "topology", "bandwidths", "output", "report"}});
+  if (values.count("report") != 0) check_page_name("--report", values["report"].as<std::string>());
   Plan plan = read_plan(values);
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
   if (!is_for_inference(plan)) check_schedule_and_weights(plan);
   const std::optional<Prediction> before = plan.predicted;
   plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
+  const std::string words = evaluation_words(plan, before, inputs);
   if (values["json"].as<bool>())
     std::cout << document_text(plan);
   else
-    print_evaluation(plan, before, inputs, output_width(values));
+    print_evaluation(plan, words, inputs, output_width(values));
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
+  if (values.count("report") != 0)
+    write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words));
   demand_memory(plan, *plan.predicted, inputs);
 }
 

@@ -13,6 +13,7 @@
 #include "optimizer/commands/report.h"
 #include "optimizer/commands/sync_comparison.h"
 #include "optimizer/plan/evaluate.h"
+#include "pages/page.h"
 #include "runtime/schedule/disturbance.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_check.h"
@@ -35,7 +36,7 @@ std::string crowd_line(const Plan& plan, const Inputs& inputs) {
 
 void simulate_changes(const po::variables_map& values, const Plan& plan, const PlanSequence& sequence,
                       const Inputs& inputs, int64_t minibatches) {
-  refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time"});
+  refuse_with_changes(values, {"disturb", "transfers", "slot", "memory-over-time", "report"});
   if (minibatches <= sequence.firsts[1]) {
     throw InputError("--minibatches: got " + std::to_string(minibatches) +
                          "; the first change is at minibatch " + std::to_string(sequence.firsts[1]),
@@ -53,7 +54,7 @@ void simulate_changes(const po::variables_map& values, const Plan& plan, const P
 
 void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs& inputs, int64_t minibatches,
                  const Disturbances* disturbances) {
-  for (const char* other : {"transfers", "slot", "output", "memory-over-time", "trace"}) {
+  for (const char* other : {"transfers", "slot", "output", "memory-over-time", "trace", "report"}) {
     if (values.count(other) == 0 || values[other].defaulted()) continue;
     throw InputError(std::string("--") + other + ": not together with --sync",
                      "Leave it out; --output and the like draw the plan with its replicas held equal.");
@@ -73,6 +74,27 @@ void print_syncs(const po::variables_map& values, const Plan& plan, const Inputs
                            ", without the average at the end\n" + crowd_line(plan, inputs) + "\n";
   std::cout << wrapped(head, width) << sync_table(rows).text(width) << "\n"
             << wrapped(sync_advice(rows) + "\n", width);
+}
+
+/// --report: under `words`, a line each, the timeline as far as a drawing stays readable, and each rank's
+/// time.
+std::string simulation_page(const Plan& plan, const std::string& words, const Simulation& run,
+                            const TextTable& ranks, int64_t minibatches) {
+  constexpr int64_t kMostActions = 3000, kLeast = 8;
+  const auto stages = static_cast<int64_t>(plan.stages.size());
+  const int64_t drawn = std::min(minibatches, std::max(kLeast, kMostActions / (3 * stages)));
+  const std::string title = plan.model + " " + plan.shape_text() + ", " + plan.schedule + ", " +
+                            std::to_string(drawn) + " minibatches";
+  Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text() + ", simulated");
+  page.words(words);
+  page.figure(draw_svg(window_of(run, {0, drawn}), title),
+              "What each rank does" +
+                  (drawn < minibatches ? ": the first " + std::to_string(drawn) + " minibatches" : ""));
+  page.table(ranks, "What each rank's time goes into, and what it holds");
+  page.paragraph(
+      "The bubble is the part of the time in which a rank is not busy. Planned is the memory that the plan "
+      "has room for.");
+  return page.html();
 }
 
 // --output, --memory-over-time, --trace.
@@ -113,13 +135,14 @@ void run_simulate(const Arguments& arguments) {
       ("output", po::value<std::string>(), "file.svg: the timeline")                           //
       ("slot", po::value<std::string>(), "print the timeline too, a column for each 1ms")      //
       ("memory-over-time", po::value<std::string>(), "file.svg or .csv: memory of each rank")  //
-      ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto");
+      ("trace", po::value<std::string>(), "file: every action as a trace event, for Perfetto")(
+          "report", po::value<std::string>(), "file.html: a page; without: none");
   const po::variables_map values = parse_options(
       arguments, options,
       {"pipewright-optimizer simulate --plan FILE --profile FILE "
        "[--minibatches N] [--changes FILE] [--output FILE.svg]",
        "pipewright-optimizer simulate --plan plans/gpus=2.json --profile profile.json --output timeline.svg",
-       {"plan", "profile", "bandwidths", "minibatches", "output"}});
+       {"plan", "profile", "bandwidths", "minibatches", "output", "report"}});
   const Plan plan = read_plan(values);
   const PlanSequence sequence = read_sequence(values, plan);
   const Inputs inputs = inputs_for(values, plan, sequence.largest().world_size);
@@ -130,7 +153,8 @@ void run_simulate(const Arguments& arguments) {
   if (transfers != "overlapped" && transfers != "blocking")
     throw InputError("--transfers: got " + in_quotes(transfers) + "; expected overlapped or blocking");
   for (const auto& [option, known] : {std::pair<const char*, std::vector<std::string>>{"output", {".svg"}},
-                                      {"memory-over-time", {".svg", ".csv"}}}) {
+                                      {"memory-over-time", {".svg", ".csv"}},
+                                      {"report", {".html"}}}) {
     if (values.count(option) == 0) continue;
     const auto file = values[option].as<std::string>();
     if (std::find(known.begin(), known.end(), suffix_of(file)) == known.end()) {
@@ -168,15 +192,18 @@ void run_simulate(const Arguments& arguments) {
   const double steady = how.blocking_transfers
                             ? settled_minibatch_seconds(plan.schedule, shape, cost.times, how)
                             : prediction.minibatch_seconds;
-  std::string head = plan.shape_text() + ", " + std::to_string(span.count) +
-                     " minibatches: " + format_seconds(run.total_seconds);
+  std::string words = plan.shape_text() + ", " + std::to_string(span.count) +
+                      " minibatches: " + format_seconds(run.total_seconds);
   if (!disturbances.empty())
-    head += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
-  head += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
-          format_seconds(steady) + " per minibatch\n" + crowd_line(plan, inputs) + "\n";
-  std::cout << wrapped(head, width) << simulation_table(run, memory, prediction).text(width);
+    words += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
+  words += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
+           format_seconds(steady) + " per minibatch\n" + crowd_line(plan, inputs);
+  const TextTable ranks = simulation_table(run, memory, prediction);
+  std::cout << wrapped(words + "\n", width) << ranks.text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);
   write_files(values, plan, span, run, memory);
+  if (values.count("report") != 0)
+    write_page(values["report"].as<std::string>(), simulation_page(plan, words, run, ranks, span.count));
 }
 
 }  // namespace pipewright

@@ -10,11 +10,13 @@
 #include "graph/error.h"
 #include "graph/regular_file.h"
 #include "graph/verified.h"
+#include "pages/page.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/commands/launch_options.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
+#include "runtime/commands/verify_page.h"
 #include "runtime/generation/training_data.h"
 #include "runtime/train/run_results.h"
 #include "runtime/verify/retraining.h"
@@ -40,7 +42,7 @@ CommandHelp verify_help() {
       "pipewright-runtime verify --config run.json [options]\n"
       "       pipewright-runtime verify --run FOLDER [--resume CHECKPOINT] [--against FILE ...]",
       "pipewright-runtime verify --run runs/two",
-      {"run", "model", "plan", "data", "minibatches", "against"}};
+      {"run", "model", "plan", "data", "minibatches", "against", "report"}};
 }
 
 using Paths = std::vector<std::string>;
@@ -66,10 +68,20 @@ void report(const Verification& verification, const Plan& plan, const fs::path& 
     std::cout << verification_table(verification, plan, output_width(options));
   }
   std::cout << std::flush;
-  demand(verification, folder);
-  if (!json)
-    std::cout << "the ranks have computed what one process computes"
-              << (verification.against ? ", and the other training has" : "") << "\n";
+  const std::string equal = std::string("the ranks have computed what one process computes") +
+                            (verification.against ? ", and the other training has" : "") + "\n";
+  const auto page = [&](const std::string& verdict) {
+    if (options.count("report"))
+      write_page(options["report"].as<std::string>(), verify_page(verification, plan, folder, verdict));
+  };
+  try {
+    demand(verification, folder);
+  } catch (const NumericalError& error) {
+    page(error.what() + ("\n" + error.remedy()));
+    throw;
+  }
+  if (!json) std::cout << equal;
+  page(equal);
 }
 
 // Trains as the run says, but for a short while.
@@ -208,9 +220,12 @@ void run_verify(const std::vector<std::string>& arguments) {
       "(.safetensors), or a folder of these; may be given several times")(
       "tolerance", po::value<double>()->value_name("X"),
       "distance that is allowed from one device's weights, or the other's, as a part of the way; 0.001 by "
-      "default")("json", po::bool_switch(), "print the result as JSON");
+      "default")("json", po::bool_switch(), "print the result as JSON")(
+      "report", po::value<std::string>()->value_name("FILE"),
+      "file.html: a page, also of a run that is not equal; default: none");
   add_wide_option(&description);
   const auto options = parse_options(arguments, description, verify_help());
+  if (options.count("report")) check_page_name("--report", options["report"].as<std::string>());
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "adapt", "output", "ranks", "hosts", "minibatches", "epochs"}) {
     if (options.count(name))

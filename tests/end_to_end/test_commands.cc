@@ -108,10 +108,13 @@ TEST_CASE(
 
   train({"--epochs", "3", "--resume", "latest"});
   // Its beginning is not in run.json any more: from the oldest checkpoint that is left.
-  const Outcome resumed = runtime(folder, verify);
+  const fs::path good = folder / "good.html";
+  const Outcome resumed = runtime(folder, verify + std::vector<std::string>{"--report", good.string()});
   INFO(resumed.error);
   CHECK(resumed.code == 0);
   CHECK(resumed.output.find("to 35") != std::string::npos);
+  CHECK_THAT(read_file(good), Catch::Contains("the ranks have computed what one process computes") &&
+                                  Catch::Contains("digest of the last weights"));
 
   // Its beginning is another run's checkpoint.
   const fs::path first = output / "checkpoints" / "minibatch-24",
@@ -142,8 +145,12 @@ TEST_CASE(
   Run changed = document;
   changed.optimizer.learning_rate *= 1.0001;
   write_document(output / "run.json", changed);
-  const Outcome different = runtime(folder, verify);
+  const fs::path page = folder / "verified.html";
+  const Outcome different = runtime(folder, verify + std::vector<std::string>{"--report", page.string()});
   CHECK(different.code == 6);
+  CHECK_THAT(read_file(page), Catch::Contains("verify: parameter &quot;") &&
+                                  Catch::Contains("the first that differs is that of minibatch 2") &&
+                                  Catch::Contains("Tensors that differ") && Catch::Contains(">differs<"));
   CAPTURE(different.error);
   CHECK(different.error.find("verify: parameter \"") != std::string::npos);
   CHECK(different.error.find("of stage 0 differs from the serial reference at [0") != std::string::npos);

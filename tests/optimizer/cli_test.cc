@@ -164,6 +164,40 @@ TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them
   CHECK_THAT(priced.out, Catch::Contains("layer0") && !Catch::Contains(" -\n"));
 }
 
+TEST_CASE("evaluate, simulate and check make pages, also of plans that do not run") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  const std::string known = "--plan p.json --profile profile.json --bandwidths 1MB/s --latency 10us ";
+  const auto page = [&](const std::string& words, int code, const std::vector<std::string>& parts) {
+    const Outcome outcome = cli.run(words + " --report page.html");
+    INFO(words << "\n" << outcome.error);
+    CHECK(outcome.code == code);
+    CHECK_THAT(outcome.error, Catch::Contains("wrote page.html\n"));
+    const std::string text = read_file(cli.path("page.html"));
+    for (const std::string& part : parts) CHECK_THAT(text, Catch::Contains(part));
+    std::filesystem::remove(cli.path("page.html"));
+  };
+  page("evaluate " + known, 0,
+       {"per minibatch, bound by", "The model coloured by stage", "With a cut moved"});
+  page("evaluate " + known + "--memory 1kB", 4, {"per minibatch, bound by"});
+  page("simulate " + known, 0, {"64 minibatches: ", "in the long run", "What each rank does", ">bubble<"});
+  page("simulate " + known + "--minibatches 5000", 0, {"What each rank does: the first 250 minibatches"});
+  page("check " + known, 0, {"It would run on these devices", "no rank waits for ever", "by purpose"});
+  page("check " + known + "--memory 1kB", 4,
+       {"It would not run: ", "of 1000 B: ", " too much", "What was checked before that", "cover"});
+  page("check --plan p.json", 0, {"not checked: no --profile"});
+  Plan plan = read_document<Plan>(cli.path("p.json"));
+  plan.stages[0].nodes.pop_back();
+  write_document(cli.path("holed.json"), plan);
+  page("check --plan holed.json --profile profile.json", 3, {"It would not run: "});
+  for (const char* command : {"evaluate ", "simulate ", "check "}) {
+    const Outcome refused = cli.run(command + known + "--report page.svg");
+    CHECK(refused.code == 2);
+    CHECK_THAT(refused.error,
+               Catch::Contains("--report: got \"page.svg\"; expected a name that ends in .html"));
+  }
+}
+
 TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);

@@ -160,12 +160,13 @@ class Pages(unittest.TestCase):
         run("optimizer", "plan", "--profile", "profile.json", "--gpus", 2, "--strategy", "straight", "--output", "plan.json",
             "--report", "plan.html", folder=folder)
         run("optimizer", "compare", "--profile", "profile.json", "--gpus", 4, "--report", "compare.html", folder=folder)
-        run("optimizer", "show", "--plan", "plan.json", "--profile", "profile.json", "--report", "show.html", folder=folder)
+        for command in ("show", "evaluate", "simulate", "check"):
+            run("optimizer", command, "--plan", "plan.json", "--profile", "profile.json", "--report", command + ".html", folder=folder)
         for name in ("first", "second"):
             run("runtime", "launch", "--plan", "plan.json", "--model", model, "--data", "synthetic-images:image=8,samples=256",
                 "--evaluation-data", "synthetic-images:image=8,samples=64", "--batch-size", 8, "--epochs", 2, "--output", name,
                 "--checkpoint-every-epochs", 1, folder=folder)
-        run("runtime", "verify", "--run", "first", folder=folder)
+        run("runtime", "verify", "--run", "first", "--report", "verify.html", folder=folder)
         run("runtime", "report", "first", "--profile", "profile.json", "--output", "run.html", folder=folder)
         run("runtime", "report", "first", "second", "--output", "runs.html", folder=folder)
 
@@ -181,7 +182,7 @@ class Pages(unittest.TestCase):
         self.assertTrue(found["names"] and found["figures"], name + ": something has no name for a screen reader")
 
     def test_every_page_at_every_width_in_light_and_dark(self):
-        for name in ("profile", "plan", "compare", "show", "run", "runs"):
+        for name in ("profile", "plan", "compare", "show", "evaluate", "simulate", "check", "verify", "run", "runs"):
             page = self.folder / (name + ".html")
             for width, dark in ((400, False), (2000, True)):
                 with self.subTest(page=name, width=width, dark=dark):
@@ -198,8 +199,9 @@ class Pages(unittest.TestCase):
                 continue
             text = page.read_text()
             for loads in ("src=", "@import", "url(", "http://", "https://"):
-                self.assertNotIn(loads, text.replace("http://www.w3.org/2000/svg", ""), page.name)
-        for name, control, figures in (("plan", "cuts", "1 layer later"), ("compare", "bandwidth", "fastest")):
+                # A link loads nothing before it is followed.
+                self.assertNotIn(loads, text.replace("http://www.w3.org/2000/svg", "").replace('<a href="https://ui.perfetto.dev">', ""), page.name)
+        for name, control, figures in (("plan", "cuts", "1 layer later"), ("compare", "bandwidth", "fastest"), ("run", "bandwidth", "fastest")):
             still = self.folder / (name + "-still.html")
             still.write_text(re.sub("<script>.*?</script>", "", (self.folder / (name + ".html")).read_text(), flags=re.S))
             found = open_page(still, 1000, False)
@@ -217,6 +219,10 @@ class Pages(unittest.TestCase):
         self.assertIn("measured</text>", run_page)
         self.assertIn("Equal to the bit to one process", run_page)
         self.assertIn("reads version", run_page)
+        self.assertRegex(run_page, r"of data parallelism on the same 2 ranks [\d.]+ .?s; ")
+        for link in re.findall(r'<a href="([^"]*)"', run_page):
+            self.assertTrue(link == "https://ui.perfetto.dev" or (self.folder / link).is_file(), link)
+        self.assertEqual(run_page.count("<a href="), 3)
         parts = re.findall(r"rank 0, (?:compute|time slice|all-reduce|dependency|transfer|samples|fill and drain|other): ([\d.]+) %", run_page)
         self.assertAlmostEqual(sum(map(float, parts)), 100, delta=0.5)
 
