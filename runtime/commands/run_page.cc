@@ -340,11 +340,16 @@ std::string advice(const std::vector<Curve>& ways, double now, int64_t ranks) {
               : where + " it is the other way round.");
 }
 
-/// Whether data parallelism on the same ranks would be faster, and what the links have to do with it. Nothing
-/// of runs for which prices are not made: pipelines side by side, several minibatches an update.
-void add_other_links(Page* page, const FinishedRun& run, const Run& settings, const PredictedWith& with) {
+/// Whether data parallelism on the run's ranks would be faster, and what the links have to do with it.
+struct OtherLinks {
+  std::string advice;       ///< a sentence; "": nothing is to be said
+  std::vector<Curve> ways;  ///< for add_bandwidths(); none where there is nothing to draw
+};
+
+/// Nothing of runs for which prices are not made: pipelines side by side, several minibatches an update.
+OtherLinks other_links(const FinishedRun& run, const Run& settings, const PredictedWith& with) {
   const Plan& plan = run.plan;
-  if (plan.stages.size() < 2 || run.summary.sync || settings.gradient_accumulation > 1) return;
+  if (plan.stages.size() < 2 || run.summary.sync || settings.gradient_accumulation > 1) return {};
   const Topology& links = with.topology;
   const PlanRequest request = request_of(settings);
   try {
@@ -355,18 +360,16 @@ void add_other_links(Page* page, const FinishedRun& run, const Run& settings, co
     try {
       check_plan_memory(other, price, price, links, profile.minibatch_samples);
     } catch (const InfeasibleError& error) {
-      page->lead("By the profile a minibatch takes " + format_seconds(seconds) +
-                 "; data parallelism on the same ranks has no room: " + error.what());
-      return;
+      return {"By the profile a minibatch takes " + format_seconds(seconds) +
+                  "; data parallelism on the same ranks has no room: " + error.what(),
+              {}};
     }
-    const double now = links.levels.back().bandwidth_bytes_per_second;
     const std::vector<Curve> ways = {
         {"this plan", seconds_by_bandwidth(plan, profile, links, request)},
         {"data parallelism", seconds_by_bandwidth(other, profile, links, request)}};
-    page->lead(advice(ways, now, plan.world_size));
-    page->heading("With other links");
-    add_bandwidths(page, ways, now);
+    return {advice(ways, links.levels.back().bandwidth_bytes_per_second, plan.world_size), ways};
   } catch (const PlanError&) {  // without a price, as is said where the prediction would be drawn
+    return {};
   }
 }
 
@@ -405,7 +408,8 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   page->lead(what_it_did(run));
   const Plan& plan = run.plan;
   const auto settings = read_document<Run>(run.folder / "run.json");
-  if (predicted) add_other_links(page, run, settings, *predicted);
+  const OtherLinks links = predicted ? other_links(run, settings, *predicted) : OtherLinks();
+  if (!links.advice.empty()) page->lead(links.advice);
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
     const Json trace = parse_json(read_file(trace_file), trace_file.string());
@@ -423,6 +427,10 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
     const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches * settings.gradient_accumulation);
     page->figure(draw_versions(plan.schedule, shape, {0, std::min<int64_t>(rounds, 64)}),
                  "Which version of its weights each minibatch reads, counted in updates");
+  }
+  if (!links.ways.empty()) {
+    page->heading("With other links");
+    add_bandwidths(page, links.ways, predicted->topology.levels.back().bandwidth_bytes_per_second);
   }
   add_verified(page, run);
   page->heading("In numbers");

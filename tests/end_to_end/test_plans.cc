@@ -203,6 +203,18 @@ TEST_CASE(
     CHECK_THAT(page, Catch::Contains(versions.element()));
     CHECK(times_in(page, "of data parallelism on the same ") ==
           (plan.stages.size() > 1 && accumulation == 1 ? 1 : 0));
+    if (plan.stages.size() > 1 && accumulation == 1) {
+      const std::string small = (folder / "small.json").string();
+      write_file(small,
+                 R"({"schema": "pipewright.topology/1", "levels": [{"count": )" +
+                     std::to_string(plan.world_size) +
+                     R"(, "bandwidth_bytes_per_second": 1e9, "latency_seconds": 1e-5, "shared": false}],
+                            "memory_bytes": 1000, "devices": []})");
+      REQUIRE(runtime(folder, {"report", run.string(), "--profile", profile, "--topology", small, "--output",
+                               page_file.string()})
+                  .code == 0);
+      CHECK_THAT(read_file(page_file), Catch::Contains("data parallelism on the same ranks has no room: "));
+    }
     for (int64_t rank = 0; rank < plan.world_size; ++rank) {
       CHECK(times_in(page, ">rank " + std::to_string(rank) + "  ") == 2);
       CHECK_THAT(page, Catch::Contains("rank " + std::to_string(rank) + ", compute: "));

@@ -226,22 +226,37 @@ class Pages(unittest.TestCase):
         parts = re.findall(r"rank 0, (?:compute|time slice|all-reduce|dependency|transfer|samples|fill and drain|other): ([\d.]+) %", run_page)
         self.assertAlmostEqual(sum(map(float, parts)), 100, delta=0.5)
 
-    def test_the_page_of_a_kept_profile_looks_as_it_did(self):
-        """Blocks of it are as dark as in the kept picture. PIPEWRIGHT_KEEP=1 keeps a new one."""
+    def test_pages_of_kept_documents_look_as_they_did(self):
+        """Blocks of each are as dark as in the kept picture. PIPEWRIGHT_KEEP=1 keeps new ones."""
         fonts = subprocess.run(["fc-match", "Helvetica"], capture_output=True, text=True).stdout if shutil.which("fc-match") else ""
         if "Liberation" not in fonts:
             print("not compared: this machine draws Helvetica with another face than Liberation Sans")
             return
-        page, taken, kept = self.folder / "kept.html", self.folder / "kept.png", SOURCE / "tests" / "pages" / "profile.png"
-        run("profiler", "report", "--profile", SOURCE / "docs" / "examples" / "profile.json", "--output", page, folder=self.folder)
-        subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--blink-settings=preferredColorScheme=1",
-                        "--window-size=900,700", f"--screenshot={taken}", page.as_uri()], capture_output=True, timeout=120, check=True)
-        if os.environ.get("PIPEWRIGHT_KEEP"):
-            shutil.copy(taken, kept)
-        now, then = grey_blocks(taken), grey_blocks(kept)
-        self.assertEqual(now.keys(), then.keys())
-        different = {block: (round(then[block]), round(now[block])) for block in now if abs(now[block] - then[block]) > 24}
-        self.assertLess(len(different), len(now) // 100, different)
+        kept, folder = SOURCE / "tests" / "pages" / "kept", self.folder / "kept"
+        shutil.copytree(kept, folder)
+        profile, plan = ["--profile", "profile.json", "--bandwidths", "1GB/s"], ["--plan", "run/plan.json"]
+        # A second run, which is the first one at half the speed.
+        shutil.copytree(folder / "run", folder / "slower")
+        summary = json.loads((folder / "run" / "summary.json").read_text())
+        summary.update(samples_per_second=summary["samples_per_second"] / 2, minibatch_seconds=summary["minibatch_seconds"] * 2)
+        (folder / "slower" / "summary.json").write_text(json.dumps(summary))
+        run("profiler", "report", *profile[:2], "--output", "profile.html", folder=folder)
+        run("optimizer", "show", *plan, *profile, "--report", "plan.html", folder=folder)
+        run("optimizer", "compare", *profile, "--gpus", 4, "--report", "compare.html", folder=folder)
+        run("runtime", "report", "run", *profile, "--output", "run.html", folder=folder)
+        run("runtime", "report", "run", "slower", "--output", "runs.html", folder=folder)
+        for name in ("profile", "plan", "compare", "run", "runs"):
+            page, picture = folder / (name + ".html"), folder / (name + ".now.png")
+            subprocess.run([BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+                            "--blink-settings=preferredColorScheme=1", "--window-size=900,700", f"--screenshot={picture}", page.as_uri()],
+                           capture_output=True, timeout=120, check=True)
+            if os.environ.get("PIPEWRIGHT_KEEP"):
+                shutil.copy(picture, kept / (name + ".png"))
+            with self.subTest(page=name):
+                now, then = grey_blocks(picture), grey_blocks(kept / (name + ".png"))
+                self.assertEqual(now.keys(), then.keys())
+                different = {block: (round(then[block]), round(now[block])) for block in now if abs(now[block] - then[block]) > 24}
+                self.assertLess(len(different), len(now) // 100, different)
 
     def test_large_documents_stay_small_and_open_fast(self):
         folder = self.folder / "large"
