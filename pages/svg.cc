@@ -89,7 +89,7 @@ std::string look_styles(bool dark) {
           ";font-weight:bold}.lane{fill:" + of("lane", dark) + "}.box{fill:" + of("box", dark) +
           ";stroke:" + of("edge", dark) + "}.grid{stroke:" + of("rule", dark) +
           "}.mark{stroke:" + of("ink", dark) +
-          ";stroke-dasharray:4 3}.arrow{fill:none;stroke:" + of("edge", dark) + ";stroke-width:1.5}\n";
+          ";stroke-dasharray:4 3}.arrow{fill:none;stroke:" + of("ink", dark) + ";stroke-width:1.5}\n";
   return text;
 }
 

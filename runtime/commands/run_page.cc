@@ -327,17 +327,18 @@ std::string advice(const std::vector<Curve>& ways, double now, int64_t ranks) {
   while (below > 0 && !turned(below)) --below;
   while (above + 1 < own.size() && !turned(above)) ++above;
   std::string where;
-  if (turned(below)) where = "with links of " + format_bytes_per_second(own[below].first);
+  if (turned(below)) where = " with links of " + format_bytes_per_second(own[below].first);
   if (turned(above))
-    where += (where.empty() ? "with links of " : " or of ") + format_bytes_per_second(own[above].first);
-  return "By the profile, with links of " + format_bytes_per_second(now) +
-         ", a minibatch of this plan takes " + format_seconds(own[at].second) +
-         ", of data parallelism on the same " + std::to_string(ranks) + " ranks " +
-         format_seconds(other[at].second) + "; " +
-         (where.empty()
-              ? "which is faster does not change from " + format_bytes_per_second(own.front().first) +
-                    " to " + format_bytes_per_second(own.back().first) + "."
-              : where + " it is the other way round.");
+    where += (where.empty() ? " with links of " : " or of ") + format_bytes_per_second(own[above].first);
+  const bool faster = own[at].second < other[at].second;
+  return "By the profile, with links of " + format_bytes_per_second(now) + ", this plan takes " +
+         format_seconds(own[at].second) + " a minibatch and data parallelism on the same " +
+         std::to_string(ranks) + " ranks " + format_seconds(other[at].second) + ": " +
+         ways[faster ? 0 : 1].name + " is faster" +
+         (where.empty() ? ", and is from " + format_bytes_per_second(own.front().first) + " to " +
+                              format_bytes_per_second(own.back().first)
+                        : "; " + ways[faster ? 1 : 0].name + " would be" + where) +
+         ".";
 }
 
 /// Whether data parallelism on the run's ranks would be faster, and what the links have to do with it.

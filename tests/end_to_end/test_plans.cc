@@ -201,7 +201,7 @@ TEST_CASE(
     const Svg versions =
         draw_versions(plan.schedule, shape_of(plan, accumulation), {0, std::clamp<int64_t>(rounds, 24, 64)});
     CHECK_THAT(page, Catch::Contains(versions.element()));
-    CHECK(times_in(page, "of data parallelism on the same ") ==
+    CHECK(times_in(page, "and data parallelism on the same ") ==
           (plan.stages.size() > 1 && accumulation == 1 ? 1 : 0));
     if (plan.stages.size() > 1 && accumulation == 1) {
       const std::string small = (folder / "small.json").string();
