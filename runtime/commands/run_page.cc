@@ -313,32 +313,31 @@ Plan data_parallelism(const Plan& as, const Profile& profile) {
   return plan;
 }
 
-/// Which of two plans is the faster with links of `now`, and where the other would be: a sentence. `ways`:
-/// the run's plan and data parallelism, with seconds at `now`.
+/// Which of two plans is faster with links of `now`, and at which that is otherwise: a sentence. `ways`: the
+/// run's plan and data parallelism, with seconds at `now`.
 std::string advice(const std::vector<Curve>& ways, double now, int64_t ranks) {
+  constexpr double kWorthwhile = 0.99;
   const auto &own = ways[0].points, &other = ways[1].points;
+  const auto said = [&](size_t i) -> std::string {
+    if (own[i].second < kWorthwhile * other[i].second) return "this plan is faster";
+    if (other[i].second < kWorthwhile * own[i].second) return "data parallelism is faster";
+    return "neither is more than 1 % faster";
+  };
+  const auto of_links = [&](size_t i) { return "links of " + format_bytes_per_second(own[i].first); };
   size_t at = 0;
   while (own[at].first < now) ++at;
-  const auto turned = [&](size_t i) {
-    return std::isfinite(own[i].second) && std::isfinite(other[i].second) &&
-           (own[i].second < other[i].second) != (own[at].second < other[at].second);
-  };
+  const auto turned = [&](size_t i) { return said(i) != said(at); };
   size_t below = at, above = at;  // the nearest to each side
   while (below > 0 && !turned(below)) --below;
   while (above + 1 < own.size() && !turned(above)) ++above;
-  std::string where;
-  if (turned(below)) where = " with links of " + format_bytes_per_second(own[below].first);
-  if (turned(above))
-    where += (where.empty() ? " with links of " : " or of ") + format_bytes_per_second(own[above].first);
-  const bool faster = own[at].second < other[at].second;
-  return "By the profile, with links of " + format_bytes_per_second(now) + ", this plan takes " +
-         format_seconds(own[at].second) + " a minibatch and data parallelism on the same " +
-         std::to_string(ranks) + " ranks " + format_seconds(other[at].second) + ": " +
-         ways[faster ? 0 : 1].name + " is faster" +
-         (where.empty() ? ", and is from " + format_bytes_per_second(own.front().first) + " to " +
-                              format_bytes_per_second(own.back().first)
-                        : "; " + ways[faster ? 1 : 0].name + " would be" + where) +
-         ".";
+  std::string text = "By the profile, with " + of_links(at) + ", this plan takes " +
+                     format_seconds(own[at].second) + " a minibatch and data parallelism on the same " +
+                     std::to_string(ranks) + " ranks " + format_seconds(other[at].second) + ": " + said(at);
+  if (turned(below)) text += "; with " + of_links(below) + " " + said(below);
+  if (turned(above)) text += "; with " + of_links(above) + " " + said(above);
+  if (!turned(below) && !turned(above))
+    text += ", and so from " + of_links(0) + " to " + of_links(own.size() - 1);
+  return text + ".";
 }
 
 /// Whether data parallelism on the run's ranks would be faster, and what the links have to do with it.
