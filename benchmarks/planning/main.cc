@@ -56,18 +56,18 @@ void row(const std::string& name, const Profile& profile, const Topology& topolo
   const States states = enumerate_states(flow, false);
   double period = 0;
   const double states_seconds = median_seconds([&] { enumerate_states(flow, false); });
-  Question question;
-  question.states = &states;
-  question.inputs = cost_inputs(profile, topology, PlanRequest().optimizer_slots);
-  question.devices = topology.device_count();
+  Problem problem;
+  problem.states = &states;
+  problem.inputs = cost_inputs(profile, topology, PlanRequest().optimizer_slots);
+  problem.devices = topology.device_count();
   int64_t devices = 0;
   const double search_seconds = median_seconds([&] {
-    const std::optional<Answer> answer = search(question);
-    period = answer->period_seconds;
-    devices = answer->devices;
+    const std::optional<Solution> solution = search(problem);
+    period = solution->period_seconds;
+    devices = solution->devices;
   });
   std::printf("| %-13s | %6d | %8lld | %10.6g | %7lld | %9.3f | %9.3f |\n", name.c_str(), states.size(),
-              static_cast<long long>(question.devices), 1e3 * period, static_cast<long long>(devices),
+              static_cast<long long>(problem.devices), 1e3 * period, static_cast<long long>(devices),
               1e3 * search_seconds, 1e3 * states_seconds);
   std::fflush(stdout);
 }

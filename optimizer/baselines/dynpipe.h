@@ -1,4 +1,4 @@
-// DynPipe's question (Yuan et al., "DynPipe: Toward Dynamic End-to-End Pipeline Parallelism for
+// DynPipe's problem (Yuan et al., "DynPipe: Toward Dynamic End-to-End Pipeline Parallelism for
 // Interference-Aware DNN Training", IEEE TPDS 2025), from its published planner: a chain of layers cut into
 // stages, on all devices, with replicas, where a transfer does not run beside the computing of both of its
 // ends.

@@ -1,7 +1,7 @@
 // PipeTransformer's rule for shortening a pipeline as layers freeze (He et al., "PipeTransformer: Automated
 // Elastic Pipelining for Distributed Training of Large-scale Models", ICML 2021, section 3.2, and its
 // published code), for comparison with it: parameter counts stand for time and memory, and the number of
-// stages is halved. The planner's own answer is make_plan() of a frozen_profile().
+// stages is halved. The planner's own solution is make_plan() of a frozen_profile().
 #pragma once
 
 #include <cstdint>

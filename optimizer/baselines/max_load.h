@@ -1,4 +1,4 @@
-// Max-load placement, the question of dnn-partitioning (Tarnawski et al., "Efficient Algorithms for Device
+// Max-load placement, the problem of dnn-partitioning (Tarnawski et al., "Efficient Algorithms for Device
 // Placement of DNN Graph Operators", NeurIPS 2020): a chain of stages without replicas, each on an
 // accelerator or on a CPU; the largest load counts.
 //

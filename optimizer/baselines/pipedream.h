@@ -1,4 +1,4 @@
-// PipeDream's question (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training",
+// PipeDream's problem (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training",
 // SOSP 2019), as its published optimizer (optimizer/optimizer_graph_hierarchical.py) computes it with
 // activation traffic costed, oddities included, so that its numbers come out. Of C seconds of a stage's
 // nodes, forward and backward, and their P bytes of parameters, on m devices:

@@ -1,4 +1,4 @@
-// Piper's question (Tarnawski et al., "Piper: Multidimensional Planner for DNN Parallelization", NeurIPS
+// Piper's problem (Tarnawski et al., "Piper: Multidimensional Planner for DNN Parallelization", NeurIPS
 // 2021): a chain of stages, each with d data-parallel copies of t tensor-parallel devices, and for each node
 // one of the ways to run it that its profile lists for t devices (with or without recomputing activations).
 //

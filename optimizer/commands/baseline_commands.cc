@@ -128,7 +128,7 @@ std::string plan_text(const PipeDreamPlan& found, const Profile& profile) {
   return plan_text(profile, "best", std::move(stages));
 }
 
-/// InputError for what the usual question has and that of `objective` has not.
+/// InputError for what the usual problem has and that of `objective` has not.
 void refuse_others(const po::variables_map& values, const std::string& objective,
                    const std::vector<std::string>& options) {
   for (const std::string& option : options) {
@@ -229,7 +229,7 @@ void plan_piper(const po::variables_map& values) {
   const std::string text = read_file(file);
   if (!looks_like_piper(text)) {
     throw InputError("--objective piper: " + file + " is no input file of Piper",
-                     "Its question needs several ways to run each node, which a profile does not have.");
+                     "Its problem needs several ways to run each node, which a profile does not have.");
   }
   PiperProblem problem = parse_piper(text, file);
   if (given(values, "gpus")) problem.devices = in_range(values, "gpus", 1, kMostRanks);
@@ -358,7 +358,7 @@ void plan_baseline(const po::variables_map& values) {
     case Objective::kDynPipe:
       return plan_dynpipe(values);
   }
-  PW_CHECK(false, "the planner's own question is no other planner's");
+  PW_CHECK(false, "the planner's own problem is no other planner's");
 }
 
 }  // namespace pipewright

@@ -35,9 +35,9 @@ void check_changes(const po::variables_map& values, const PlanSequence& sequence
                                   : sequence.firsts.back() + 1000;
   for (size_t i = 1; i < sequence.plans.size(); ++i) {
     try {
-      demand_memory(sequence.plans[i],
-                    evaluate_plan(sequence.plans[i], inputs.profile, inputs.topology, inputs.request),
-                    inputs);
+      require_memory(sequence.plans[i],
+                     evaluate_plan(sequence.plans[i], inputs.profile, inputs.topology, inputs.request),
+                     inputs);
     } catch (const InfeasibleError& error) {
       throw InfeasibleError(sequence.names[i] + ": " + error.what(), error.remedy());
     } catch (const PlanError& error) {
@@ -180,7 +180,7 @@ void check(const po::variables_map& values, const Plan& plan, Found* found) {
                                             : "ok: named with the stages that have a copy") +
                   std::string(ties.empty() ? "" : ". " + ties));
   say("placement", "ok: rank r is device r of " + std::to_string(inputs.topology.device_count()));
-  demand_memory(plan, prediction, inputs);
+  require_memory(plan, prediction, inputs);
   const int64_t limit = memory_limit_bytes(inputs.topology);
   say("memory",
       "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +

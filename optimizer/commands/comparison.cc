@@ -130,7 +130,7 @@ double one_device_seconds(const Inputs& inputs) {
   Inputs one = inputs;
   one.topology = flat_topology(1, inputs.topology.levels[0].bandwidth_bytes_per_second, 0, 0);
   one.request.strategy = "dp";
-  one.request.demands = {};
+  one.request.constraints = {};
   one.request.schedule = "1f1b";
   one.request.weights.clear();
   one.request.microbatches = 0;

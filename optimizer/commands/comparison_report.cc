@@ -46,7 +46,7 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
     }
     if (!comparison.ties.empty()) text += "\n" + comparison.ties + "\n";
     const TextTable stages = stage_table(plan, *plan.predicted, inputs);
-    return text + "\n## The plan\n\n" + stages.markdown() + "\n## The question\n\n" + settings.markdown();
+    return text + "\n## The plan\n\n" + stages.markdown() + "\n## The problem\n\n" + settings.markdown();
   }
   Page page(title);
   page.lead(comparison.advice);
@@ -59,7 +59,7 @@ std::string comparison_report(const Comparison& comparison, const Inputs& inputs
   add_other_links(&page, comparison, inputs);
   page.heading("The plan");
   add_plan(&page, plan, inputs);
-  page.heading("The question");
+  page.heading("The problem");
   page.table(settings, "Settings");
   return page.html();
 }

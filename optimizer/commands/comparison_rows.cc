@@ -177,18 +177,18 @@ std::vector<Contender> contenders_for(const Inputs& inputs, int64_t minibatches)
                       [&inputs, &row, minibatches] { return contender(inputs, row, minibatches); });
   };
   const Rows rows = rows_for(inputs, false);
-  std::vector<std::future<Contender>> alone;  // by row; of those that `best` may answer, none yet
+  std::vector<std::future<Contender>> alone;  // by row; of those that `best` may settle, none yet
   for (const ContenderRow* row : rows)
     alone.push_back(row->part == ContenderRow::kOfBest ? std::future<Contender>() : planned(*row));
   std::optional<Plan> best;
   for (const ContenderRow& row : contender_rows())
     if (row.part == ContenderRow::kBest) best = contender(inputs, row, minibatches).plan;
-  const auto answers = [&](const ContenderRow& row) {
+  const auto solutions = [&](const ContenderRow& row) {
     return row.part == ContenderRow::kOfBest && best && best->stages.size() > 1 &&
            has_replicas(*best) == (searched_strategy(row.strategy).kind == StrategyKind::kHybrid);
   };
   for (size_t i = 0; i < rows.size(); ++i)
-    if (!alone[i].valid() && !answers(*rows[i])) alone[i] = planned(*rows[i]);
+    if (!alone[i].valid() && !solutions(*rows[i])) alone[i] = planned(*rows[i]);
   std::vector<Contender> made;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (alone[i].valid()) {

@@ -18,7 +18,7 @@ inline constexpr double kWorthwhile = 0.99;
 
 inline double seconds(const Contender& contender) { return contender.plan->predicted->minibatch_seconds; }
 
-/// A way to run the model that is compared with the others: what it changes in the question that was asked.
+/// A way to run the model that is compared with the others: what it changes in the problem that was asked.
 struct ContenderRow {
   const char* name;
   const char* strategy;
@@ -26,10 +26,10 @@ struct ContenderRow {
   const char* weights = nullptr;   ///< null: as asked; "": the usual rule of the schedule
   enum { kAsAsked, kNoInterval, kLikeDataParallelism } interval = kAsAsked;
   bool one_device = false;
-  /// There for a question that leaves schedule and rule open.
+  /// There for a problem that leaves schedule and rule open.
   bool where_open = false;
-  /// Straight and hybrid pipelines are what `best` is about: it has more ways to an answer than either alone,
-  /// and what it finds is the row's whose kind it is.
+  /// Straight and hybrid pipelines are what `best` is about: it has more ways to a solution than either
+  /// alone, and what it finds is the row's whose kind it is.
   enum { kAlone, kBest, kOfBest } part = kAlone;
   /// Of the few rows of which one is the best, or nearly: of those that drain zb-h1 hardly ever loses, and
   /// model parallelism is for want of memory alone.
@@ -37,7 +37,7 @@ struct ContenderRow {
 };
 using Rows = std::vector<const ContenderRow*>;
 
-/// Those that there are for the question, in an order in which a later one must gain something; `few` that
+/// Those that there are for the problem, in an order in which a later one must gain something; `few` that
 /// stand for all, or nearly.
 Rows rows_for(const Inputs& inputs, bool few);
 
@@ -62,7 +62,7 @@ std::optional<size_t> advised(const std::vector<Contender>& contenders);
 /// "data parallelism", "a hybrid pipeline", ...
 std::string kind_of(const Plan& plan);
 
-/// Whether the question leaves schedule and weight rule as they are by default.
+/// Whether the problem leaves schedule and weight rule as they are by default.
 bool is_plain(const PlanRequest& request);
 
 }  // namespace pipewright

@@ -18,7 +18,7 @@ constexpr int kBisections = 4;  // 4^(1/16): a tenth
 constexpr double kOnward = 1.09;
 constexpr int kMostConfirmed = 4;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr int64_t kSmallQuestion =
+constexpr int64_t kSmallProblem =
     400;  // nodes times devices: what is said of turns is asked with all of the effort
 constexpr double kEffortOfTurns = 0.05;  // of the time for one row
 constexpr double kEffortBetween = 0.01;  // hardly more than to price the plans that are known
@@ -65,7 +65,7 @@ std::optional<Winner> winner_at(const Inputs& inputs, int64_t minibatches, doubl
   return Winner{kind_of(plan), plan.shape_text()};
 }
 
-/// Two digits of it, away from where the question is.
+/// Two digits of it, away from where the problem is.
 double rounded_outward(double bits_per_second, bool below) {
   const double unit = std::pow(10, std::floor(std::log10(bits_per_second)) - 1);
   const double digits = bits_per_second / unit;
@@ -96,13 +96,13 @@ Turn turn_at(double factor, const std::vector<TopologyLevel>& levels, bool below
 
 /// The nearest turn to one side. The planner itself is asked in steps, with less effort and for few rows, and
 /// between two steps again and again for which of the plans that are known by then are faster; what is said
-/// is then asked of all rows at just the bandwidth that is printed, small questions with all of the effort.
+/// is then asked of all rows at just the bandwidth that is printed, small problems with all of the effort.
 std::optional<Turn> turn(const Inputs& inputs, int64_t minibatches, const std::string& now, bool below,
                          std::vector<Plan>* known) {
   const std::vector<TopologyLevel> levels = levels_passed(inputs.topology);
   const double outermost = levels.back().bandwidth_bytes_per_second;
   const auto size = static_cast<int64_t>(inputs.profile.nodes.size()) * inputs.topology.device_count();
-  const double effort = size <= kSmallQuestion ? 1 : kEffortOfTurns;
+  const double effort = size <= kSmallProblem ? 1 : kEffortOfTurns;
   const Rows all = rows_for(inputs, false), few = rows_for(inputs, true);
   double near = 1;
   for (int step = 0; step < kSteps; ++step) {

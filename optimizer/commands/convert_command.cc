@@ -98,22 +98,22 @@ void default_depths(Plan* plan) {
 }
 
 /// The plan of a graph.txt with stage ids, whose replicas only the command line knows.
-Plan plan_of_stages(const std::string& text, const std::string& file, const StageDemands& demands) {
+Plan plan_of_stages(const std::string& text, const std::string& file, const StageConstraints& constraints) {
   const Profile profile = parse_pipedream_profile(text, file);
   const std::map<std::string, int64_t> stages = parse_pipedream_stages(text, file);
   PipedreamConfiguration configuration;
   int64_t count = 0;
   for (const auto& [node, stage] : stages) count = std::max(count, stage + 1);
   if (count == 0) throw InputError(file + ": has no stage ids, so it is a profile, not a plan");
-  if (demands.replicas.rbegin()->first >= count) {
-    throw InputError("--replicas: names stage " + std::to_string(demands.replicas.rbegin()->first) + "; " +
-                     file + " has " + std::to_string(count) + " stages");
+  if (constraints.replicas.rbegin()->first >= count) {
+    throw InputError("--replicas: names stage " + std::to_string(constraints.replicas.rbegin()->first) +
+                     "; " + file + " has " + std::to_string(count) + " stages");
   }
   int64_t rank = 0;
   for (int64_t stage = 0; stage < count; ++stage) {
     configuration.module_to_stage.push_back(stage);
-    const auto given = demands.replicas.find(stage);
-    std::vector<int64_t> ranks(given == demands.replicas.end() ? 1 : static_cast<size_t>(given->second));
+    const auto given = constraints.replicas.find(stage);
+    std::vector<int64_t> ranks(given == constraints.replicas.end() ? 1 : static_cast<size_t>(given->second));
     for (int64_t& next : ranks) next = rank++;
     configuration.stage_to_ranks.push_back(std::move(ranks));
   }
@@ -184,11 +184,11 @@ void run_convert(const Arguments& arguments) {
   if (values.count("plan") != 0 && kind != Kind::kTorchCsv)
     throw InputError("--plan: goes with a schedule in PyTorch's CSV, and " + input + " is none");
   std::vector<Setting> settings;
-  StageDemands demands;
+  StageConstraints constraints;
   if (values.count("replicas") != 0) {
     if (kind != Kind::kGraphText)
       throw InputError("--replicas: only for a graph.txt with stages; " + input + " is none");
-    demands = replicas_from(values, &settings);
+    constraints = replicas_from(values, &settings);
   }
   const auto same = [&] {
     throw InputError("--output: " + in_quotes(output) + " is the format that " + in_quotes(input) +
@@ -203,8 +203,8 @@ void run_convert(const Arguments& arguments) {
       break;
     case Kind::kGraphText:
       if (!to_json) same();
-      converted = demands.any() ? document_text(plan_of_stages(text, input, demands))
-                                : document_text(parse_pipedream_profile(text, input));
+      converted = constraints.any() ? document_text(plan_of_stages(text, input, constraints))
+                                    : document_text(parse_pipedream_profile(text, input));
       break;
     case Kind::kDnnPartitioning:
     case Kind::kPiper: {

@@ -82,7 +82,7 @@ void run_evaluate(const Arguments& arguments) {
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
   if (values.count("report") != 0)
     write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words));
-  demand_memory(plan, *plan.predicted, inputs);
+  require_memory(plan, *plan.predicted, inputs);
 }
 
 }  // namespace pipewright

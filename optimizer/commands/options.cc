@@ -18,7 +18,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-/// Demands for stages beyond are slips.
+/// Constraints for stages beyond are slips.
 constexpr int64_t kMostNamedStage = 255;
 constexpr const char* kDataWorkers = "data-workers";
 
@@ -62,39 +62,39 @@ void add_run_options(po::options_description* options) {
        ("run forwards twice: " + join(names_of(recompute_choices()), ", ")).c_str());
 }
 
-void add_demand_options(po::options_description* options) {
+void add_constraint_options(po::options_description* options) {
   options->add_options()                                                                      //
       ("max-stages", po::value<int64_t>(), "at most so many stages")                          //
       ("replicas", po::value<std::string>(), "0:3,1:1: 3 replicas of stage 0, 1 of stage 1")  //
       ("pin", po::value<std::vector<std::string>>(), "LAYER=STAGE, again for each layer: features.3=0");
 }
 
-StageDemands replicas_from(const po::variables_map& values, std::vector<Setting>* settings) {
-  StageDemands demands;
-  if (values.count("replicas") == 0) return demands;
+StageConstraints replicas_from(const po::variables_map& values, std::vector<Setting>* settings) {
+  StageConstraints constraints;
+  if (values.count("replicas") == 0) return constraints;
   const auto text = values["replicas"].as<std::string>();
   for (const std::string& part : list_of(text)) {
     const auto [stage_text, replicas] =
         pair_of(part, ':', "replicas", "STAGE:REPLICAS, separated by commas: 0:3,1:1", 1, kMostRanks);
     const int64_t stage = whole_number(stage_text, "replicas", 0, kMostNamedStage);
-    if (!demands.replicas.emplace(stage, replicas).second)
+    if (!constraints.replicas.emplace(stage, replicas).second)
       throw InputError("--replicas: names stage " + std::to_string(stage) + " twice");
   }
   settings->push_back({"replicas", text, "command line"});
-  return demands;
+  return constraints;
 }
 
-StageDemands demands_from(const po::variables_map& values, std::vector<Setting>* settings) {
-  StageDemands demands;
+StageConstraints constraints_from(const po::variables_map& values, std::vector<Setting>* settings) {
+  StageConstraints constraints;
   if (values.count("max-stages") != 0) {
-    demands.most_stages = in_range(values, "max-stages", 1, kMostRanks);
-    settings->push_back({"max-stages", std::to_string(demands.most_stages), "command line"});
+    constraints.most_stages = in_range(values, "max-stages", 1, kMostRanks);
+    settings->push_back({"max-stages", std::to_string(constraints.most_stages), "command line"});
   }
-  demands.replicas = replicas_from(values, settings).replicas;
+  constraints.replicas = replicas_from(values, settings).replicas;
   if (values.count("pin") != 0) {
     for (const std::string& part : values["pin"].as<std::vector<std::string>>()) {
       const auto [layer, stage] = pair_of(part, '=', "pin", "LAYER=STAGE: features.3=0", 0, kMostNamedStage);
-      const auto [it, fresh] = demands.pins.emplace(layer, stage);
+      const auto [it, fresh] = constraints.pins.emplace(layer, stage);
       if (!fresh && it->second != stage) {
         throw InputError("--pin: layer " + in_quotes(layer) + " is pinned to stages " +
                          std::to_string(it->second) + " and " + std::to_string(stage));
@@ -102,7 +102,7 @@ StageDemands demands_from(const po::variables_map& values, std::vector<Setting>*
       settings->push_back({"pin", part, "command line"});
     }
   }
-  return demands;
+  return constraints;
 }
 
 namespace {
@@ -169,7 +169,7 @@ PlanRequest request_from(const po::variables_map& values, std::vector<Setting>* 
     request.strategy = values["strategy"].as<std::string>();
     settings->push_back({"strategy", request.strategy, source_of(values, "strategy")});
   }
-  request.demands = demands_from(values, settings);
+  request.constraints = constraints_from(values, settings);
   if (values.count("for") != 0) {
     const auto purpose = values["for"].as<std::string>();
     if (purpose != "training" && purpose != "inference")

@@ -14,7 +14,7 @@
 
 namespace pipewright {
 
-/// What a planning question is asked about.
+/// What a planning problem is asked about.
 struct Inputs {
   Profile profile;
   Topology topology;
@@ -30,7 +30,7 @@ void add_pricing_options(boost::program_options::options_description* options);
 /// --schedule, --weights, --microbatches, --stages-per-rank, --recompute: for commands that search.
 void add_run_options(boost::program_options::options_description* options);
 /// --max-stages, --replicas, --pin: for commands that search.
-void add_demand_options(boost::program_options::options_description* options);
+void add_constraint_options(boost::program_options::options_description* options);
 
 /// profile.json or PipeDream's graph.txt, told apart by what is in it.
 Profile read_profile(const std::filesystem::path& file);
@@ -43,9 +43,9 @@ Topology topology_from(const boost::program_options::variables_map& values, int6
 /// --class-profile. InputError for a class that no device of the topology is of.
 ClassProfiles class_profiles_from(const boost::program_options::variables_map& values,
                                   const Topology& topology, std::vector<Setting>* settings);
-/// The demands of --replicas alone.
-StageDemands replicas_from(const boost::program_options::variables_map& values,
-                           std::vector<Setting>* settings);
+/// The constraints of --replicas alone.
+StageConstraints replicas_from(const boost::program_options::variables_map& values,
+                               std::vector<Setting>* settings);
 PlanRequest request_from(const boost::program_options::variables_map& values, std::vector<Setting>* settings);
 
 /// The required option's value; InputError if it was not given.

@@ -37,7 +37,7 @@ namespace po = boost::program_options;
 
 constexpr const char* kConvergence = "convergence";
 
-void add_question_options(po::options_description* options) {
+void add_problem_options(po::options_description* options) {
   options->add_options()("profile", po::value<std::string>(), "profile.json, or PipeDream's graph.txt");
   add_device_options(options);
   add_pricing_options(options);
@@ -62,7 +62,7 @@ bool prints_config(const po::variables_map& values, const Inputs& inputs) {
   return true;
 }
 
-Inputs question_from(const po::variables_map& values) {
+Inputs problem_from(const po::variables_map& values) {
   Inputs inputs;
   const std::string file = required(values, "profile");
   inputs.settings.push_back({"profile", file, "command line"});
@@ -217,8 +217,8 @@ Plan plan_asked_for(const po::variables_map& values, const Inputs& inputs, PlanN
 
 void run_plan(const Arguments& arguments) {
   po::options_description options("Options");
-  add_question_options(&options);
-  add_demand_options(&options);
+  add_problem_options(&options);
+  add_constraint_options(&options);
   add_baseline_options(&options);
   options.add_options()  //
       ("for", po::value<std::string>()->default_value("training"),
@@ -236,7 +236,7 @@ void run_plan(const Arguments& arguments) {
        "pipewright-optimizer plan --profile profile.json --gpus 2 --strategy straight --output plans",
        {"profile", "gpus", "bandwidths", "memory", "strategy", "output", "report"}});
   if (asks_baseline(values)) return plan_baseline(values);
-  Inputs inputs = question_from(values);
+  Inputs inputs = problem_from(values);
   if (prints_config(values, inputs)) return;
   if (values.count("report") != 0) check_page_name("--report", values["report"].as<std::string>());
   const Stopwatch stopwatch;
@@ -302,7 +302,7 @@ std::vector<SyncChoice> sync_choices(const po::variables_map& values, const Comp
 
 void run_compare(const Arguments& arguments) {
   po::options_description options("Options");
-  add_question_options(&options);
+  add_problem_options(&options);
   options.add_options()                                                                           //
       ("output", po::value<std::string>(), "folder for one plan file each: gpus=N.dp.json, ...")  //
       ("samples-per-update", po::value<int64_t>(),
@@ -320,7 +320,7 @@ void run_compare(const Arguments& arguments) {
                     {"pipewright-optimizer compare --profile FILE --gpus N [--output DIR]",
                      "pipewright-optimizer compare --profile profile.json --gpus 4 --report compare.html",
                      {"profile", "gpus", "bandwidths", "memory", "output", "report"}});
-  const Inputs inputs = question_from(values);
+  const Inputs inputs = problem_from(values);
   if (prints_config(values, inputs)) return;
   const auto reports = values.count("report") != 0 ? values["report"].as<std::vector<std::string>>()
                                                    : std::vector<std::string>();

@@ -48,7 +48,7 @@ Inputs inputs_for(const po::variables_map& values, const Plan& plan, int64_t dev
   return inputs;
 }
 
-void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
+void require_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs) {
   // What recomputing would do is priced only if it is asked.
   if (memory_deficits(plan, prediction, prediction, inputs.topology).empty()) return;
   Plan recomputing = plan;

@@ -17,7 +17,7 @@ void add_plan_options(boost::program_options::options_description* options);
 Inputs inputs_for(const boost::program_options::variables_map& values, const Plan& plan, int64_t devices);
 
 /// check_plan_memory() of a plan that was priced, within --memory or the topology's. Nothing without a limit.
-void demand_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
+void require_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
 
 /// Says on standard error what was written.
 void write_text(const std::string& file, const std::string& text);

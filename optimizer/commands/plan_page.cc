@@ -56,7 +56,7 @@ std::optional<Plan> with_moved_cut(Plan plan, size_t s, int64_t layers,
 std::string price_text(const Plan& moved, const Inputs& inputs, double now) {
   try {
     const Prediction price = evaluate_plan(moved, inputs.profile, inputs.topology, inputs.request);
-    demand_memory(moved, price, inputs);
+    require_memory(moved, price, inputs);
     const double change = 100 * (price.minibatch_seconds / now - 1);
     return format_seconds(price.minibatch_seconds) +
            (std::fabs(change) < 0.05
@@ -173,7 +173,7 @@ std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string&
   page.words(words);
   add_plan(&page, plan, inputs);
   if (!inputs.settings.empty()) {
-    page.heading("The question");
+    page.heading("The problem");
     page.table(settings_table(inputs.settings), "Settings");
   }
   page.heading("Next");

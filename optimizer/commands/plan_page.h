@@ -13,7 +13,7 @@ namespace pipewright {
 /// and what the plan would take with a cut moved. The plan has a prediction by `inputs`.
 void add_plan(Page* page, const Plan& plan, const Inputs& inputs);
 
-/// The same on a page of its own, under `words`, a line each; with the settings of the question, if `inputs`
+/// The same on a page of its own, under `words`, a line each; with the settings of the problem, if `inputs`
 /// has any.
 std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words);
 

@@ -95,7 +95,7 @@ struct UpdateCosts {
   ProfiledUpdate parts = {};
 };
 
-/// What is the same for all stages of one question.
+/// What is the same for all stages of one problem.
 struct CostInputs {
   double bandwidth_bytes_per_second = 0;  ///< of each device, in each direction; of level 0
   double latency_seconds = 0;
@@ -143,7 +143,7 @@ struct CostInputs {
   int64_t most_minibatches_of_round = 0;
   int64_t pipeline_depth = 0;   ///< vertical only: depth of the first trained stage
   bool split_backward = false;  ///< what is saved is kept until the second part of the backward, later on
-  bool forward_only = false;    ///< a plan for answering: no backward, no exchange, no update
+  bool forward_only = false;    ///< a plan for inference: no backward, no exchange, no update
   bool one_at_a_time = false;   ///< minibatches, so that nobody reads old weights
   /// Where devices are not all alike on one level of links of their own: levels of two members or more, from
   /// the inside out, and by device its speed and memory (0 = no limit). All empty otherwise.

@@ -50,7 +50,7 @@ Chain Chain::placed_on(const Ranks& ranks) const {
   return placed;
 }
 
-bool Chain::allowed_by(const Question& q) const {
+bool Chain::allowed_by(const Problem& q) const {
   if (static_cast<int64_t>(stages.size()) < q.least_stages || devices() > q.devices) return false;
   if (q.all_devices && devices() != q.devices) return false;
   bool replicated = false;
@@ -62,8 +62,7 @@ bool Chain::allowed_by(const Question& q) const {
   return replicated || !q.replicated;
 }
 
-ChainFacts::ChainFacts(const Question& question, const PlanRequest& request)
-    : q_(question), request_(request) {}
+ChainFacts::ChainFacts(const Problem& problem, const PlanRequest& request) : q_(problem), request_(request) {}
 
 std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
   std::vector<StageLoad> loads;

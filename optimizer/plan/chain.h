@@ -24,7 +24,7 @@ struct Chain {
   Ranks ranks() const;
   Chain placed_on(const Ranks& ranks) const;
   /// Whether stages, devices and replicas keep the problem's constraints; says nothing of memory.
-  bool allowed_by(const Question& question) const;
+  bool allowed_by(const Problem& problem) const;
 };
 
 /// Sets what the first part of a stage that recomputes keeps: all between the two states. It counts values
@@ -34,7 +34,7 @@ void keep_to(const States& states, int from, int kept_to, StageLoad* load);
 /// Of training, with a stage on each rank. Borrows the problem and the request.
 class ChainFacts {
  public:
-  ChainFacts(const Question& question, const PlanRequest& request);
+  ChainFacts(const Problem& problem, const PlanRequest& request);
 
   std::vector<StageLoad> loads(const Chain& chain) const;
   /// Of an update interval, most minibatches of one replica.
@@ -43,7 +43,7 @@ class ChainFacts {
   Plan plan(const Chain& chain, std::vector<StageLoad>* loads) const;
 
  private:
-  const Question& q_;
+  const Problem& q_;
   const PlanRequest& request_;
 };
 

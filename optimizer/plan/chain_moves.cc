@@ -72,8 +72,8 @@ bool split(const States& states, size_t s, int64_t first, std::vector<FoundStage
 
 }  // namespace
 
-ChainMoves::ChainMoves(const Question& question, CountedWork* work)
-    : q_(question), costs_(question.inputs), work_(work) {}
+ChainMoves::ChainMoves(const Problem& problem, CountedWork* work)
+    : q_(problem), costs_(problem.inputs), work_(work) {}
 
 void ChainMoves::price(RankedChain* chain) const {
   chain->seconds = kUnfit;

@@ -16,10 +16,10 @@ struct RankedChain {
   size_t slowest = 0;              ///< stage
 };
 
-/// For one question of training, whose devices are ranks; borrows it and the work, of which all spend some.
+/// For one problem of training, whose devices are ranks; borrows it and the work, of which all spend some.
 class ChainMoves {
  public:
-  ChainMoves(const Question& question, CountedWork* work);
+  ChainMoves(const Problem& problem, CountedWork* work);
 
   /// Sets shares, which stages recompute, and what it takes.
   void price(RankedChain* chain) const;
@@ -35,7 +35,7 @@ class ChainMoves {
  private:
   bool worth_swapping(int64_t ours, int64_t theirs) const;
 
-  const Question& q_;
+  const Problem& q_;
   const LevelCosts costs_;
   CountedWork* work_;
 };

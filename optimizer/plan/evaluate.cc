@@ -21,9 +21,9 @@ Prediction evaluate_plan(const Plan& plan, const Profile& profile, const Topolog
                           std::to_string(topology.device_count()));
   }
   if (is_for_inference(plan)) {
-    const Profile answers = profile_of_answers(profile);
-    return inference_price(plan, Dataflow(answers, request.class_profiles),
-                           requested_cost_inputs(answers, topology, request));
+    const Profile forward = profile_for_inference(profile);
+    return inference_price(plan, Dataflow(forward, request.class_profiles),
+                           requested_cost_inputs(forward, topology, request));
   }
   return price(plan, cost_of_plan(plan, profile, topology, request), profile.minibatch_samples);
 }

@@ -24,14 +24,14 @@ constexpr double kHopeless = 1.05;
 
 }  // namespace
 
-Evaluator::Evaluator(const Question& question, const PlanRequest& request)
-    : q_(question),
+Evaluator::Evaluator(const Problem& problem, const PlanRequest& request)
+    : q_(problem),
       request_(request),
-      facts_(question, request),
-      floor_(question.inputs),
+      facts_(problem, request),
+      floor_(problem.inputs),
       drains_(drains(request)),
       coupled_(schedule_facts(request.schedule).depth == DepthChoice::kSearched),
-      bounds_crossing_(facts_of(question.inputs.weights).bounds_crossing) {
+      bounds_crossing_(facts_of(problem.inputs.weights).bounds_crossing) {
   if (q_.memory_bytes == 0 || q_.recompute != Recompute::kWhereNeeded) return;
   prefixes_.assign(q_.states->states.back().done.size() + 1, -1);
   for (int state = 0; state < q_.states->size(); ++state) {

@@ -24,7 +24,7 @@ struct ChainPrice {
 /// request. The same for the same input.
 class Evaluator {
  public:
-  Evaluator(const Question& question, const PlanRequest& request);
+  Evaluator(const Problem& problem, const PlanRequest& request);
 
   /// The chain with stages that recompute so that it runs as fast as it can by Little's law, and so that it
   /// would at longer paces, where fewer do. None if some stage does not fit its memory.
@@ -76,7 +76,7 @@ class Evaluator {
   std::optional<ChainPrice> with_all_depth(const Chain& chain, const Plan& plan, const PlanCost& cost,
                                            double limit);
 
-  const Question& q_;
+  const Problem& q_;
   const PlanRequest& request_;
   const ChainFacts facts_;
   const Floor floor_;

@@ -7,7 +7,7 @@
 
 namespace pipewright {
 
-Plan plan_of(const Answer& answer, const States& states, const Profile& profile) {
+Plan plan_of(const Solution& solution, const States& states, const Profile& profile) {
   Plan plan;
   std::vector<NodeSet> nodes_of_stages;
   plan.model = profile.model;
@@ -15,7 +15,7 @@ Plan plan_of(const Answer& answer, const States& states, const Profile& profile)
   plan.device_passes = profile.device_passes();
   plan.frozen_layers = profile.frozen.layers;
   const LayerWeights layers(profile);
-  for (const FoundStage& found : answer.stages) {
+  for (const FoundStage& found : solution.stages) {
     Stage stage;
     const NodeSet nodes = states.states[found.to].done - states.states[found.from].done;
     for (size_t v = nodes.find_first(); v != NodeSet::npos; v = nodes.find_next(v)) {

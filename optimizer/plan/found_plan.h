@@ -9,6 +9,6 @@ namespace pipewright {
 
 /// Stages with nodes, layers, ranks and shares, numbered from rank 0 on where the search leaves the devices
 /// open. Strategy, schedule, depths and digests of profile and topology are the caller's.
-Plan plan_of(const Answer& answer, const States& states, const Profile& profile);
+Plan plan_of(const Solution& solution, const States& states, const Profile& profile);
 
 }  // namespace pipewright

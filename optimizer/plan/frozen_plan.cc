@@ -120,28 +120,28 @@ FrozenPlan plan_frozen(const Profile& measured, const Topology& topology, const 
                        int64_t frozen_layers, bool cached, GlobalBatch global_batch) {
   const Profile frozen = frozen_profile(measured, frozen_layers, cached, "freeze");
   PlanRequest request = request_like(in_force);
-  FrozenPlan answer;
-  answer.plan = with_frozen_stages(in_force, frozen);
+  FrozenPlan solution;
+  solution.plan = with_frozen_stages(in_force, frozen);
   // A cached prefix is one piece to the planner; a plan that cuts it runs all the same.
   const Profile priced = cached ? frozen_profile(measured, frozen_layers, false, "freeze") : frozen;
   try {
-    answer.plan.predicted = evaluate_plan(answer.plan, frozen, topology, request);
+    solution.plan.predicted = evaluate_plan(solution.plan, frozen, topology, request);
   } catch (const PlanError&) {
-    answer.plan.predicted = evaluate_plan(answer.plan, priced, topology, request);
+    solution.plan.predicted = evaluate_plan(solution.plan, priced, topology, request);
   }
-  answer.now_seconds = answer.next_seconds = answer.plan.predicted->minibatch_seconds;
+  solution.now_seconds = solution.next_seconds = solution.plan.predicted->minibatch_seconds;
   std::optional<Plan> next = Search(frozen, topology, in_force, global_batch).best();
-  if (!next || kEquallyFast * next->predicted->minibatch_seconds > answer.now_seconds) return answer;
+  if (!next || kEquallyFast * next->predicted->minibatch_seconds > solution.now_seconds) return solution;
   if (next->world_size == in_force.world_size)
     next = renamed_for_fewest_moves(in_force, std::move(*next), frozen, topology, request.optimizer_slots);
-  answer.changes = true;
-  answer.next_seconds = next->predicted->minibatch_seconds;
-  answer.update_growth =
+  solution.changes = true;
+  solution.next_seconds = next->predicted->minibatch_seconds;
+  solution.update_growth =
       static_cast<double>(update_of(*next)) / static_cast<double>(std::max<int64_t>(1, update_of(in_force)));
-  answer.move_seconds = move_seconds(profiled_moves(frozen, request.optimizer_slots, in_force, *next),
-                                     requested_cost_inputs(frozen, topology, request));
-  answer.plan = std::move(*next);
-  return answer;
+  solution.move_seconds = move_seconds(profiled_moves(frozen, request.optimizer_slots, in_force, *next),
+                                       requested_cost_inputs(frozen, topology, request));
+  solution.plan = std::move(*next);
+  return solution;
 }
 
 }  // namespace pipewright

@@ -9,9 +9,9 @@
 namespace pipewright {
 namespace {
 
-std::string replicas_text(const Answer& answer) {
+std::string replicas_text(const Solution& solution) {
   std::string text;
-  for (const FoundStage& stage : answer.stages) {
+  for (const FoundStage& stage : solution.stages) {
     text += (text.empty() ? "" : "-") + std::to_string(stage.replicas);
   }
   return text;
@@ -19,31 +19,31 @@ std::string replicas_text(const Answer& answer) {
 
 }  // namespace
 
-void fail_demands(const Question& q, const PlanRequest& request, const std::vector<NodeSet>& pinned,
-                  const std::string& ties) {
-  Question roomy = q;
+void fail_constraints(const Problem& q, const PlanRequest& request, const std::vector<NodeSet>& pinned,
+                      const std::string& ties) {
+  Problem roomy = q;
   roomy.memory_bytes = 0;
   roomy.inputs.forget_devices();
-  if (q.memory_bytes > 0 && search_with_demands(roomy, request.demands, pinned)) {
-    throw MemoryError("no plan with the stages demanded fits " +
+  if (q.memory_bytes > 0 && search_with_constraints(roomy, request.constraints, pinned)) {
+    throw MemoryError("no plan with these constraints on stages fits " +
                           memory_text(q.memory_bytes, q.inputs.memories) + " of memory on each device",
                       "Without --memory there is one; `check --memory` says what each stage lacks.");
   }
-  StageDemands fewer = request.demands;
+  StageConstraints fewer = request.constraints;
   fewer.pins.clear();
-  const bool pins = !request.demands.pins.empty() && search_with_demands(roomy, fewer, {});
+  const bool pins = !request.constraints.pins.empty() && search_with_constraints(roomy, fewer, {});
   int64_t replicas = 0;
-  for (const auto& [stage, count] : request.demands.replicas) replicas += count;
-  throw InfeasibleError("no plan on " + std::to_string(q.devices) + " devices has the stages demanded",
-                        pins ? "Without --pin there is one: what a pinned layer needs must be pinned to the "
-                               "same or an earlier stage" +
-                                   std::string(ties.empty() ? "." : "; " + ties + ".")
-                        : replicas > q.devices
-                            ? "--replicas asks for " + std::to_string(replicas) + " devices alone."
-                            : "Check --replicas and --max-stages against the strategy and each other.");
+  for (const auto& [stage, count] : request.constraints.replicas) replicas += count;
+  throw InfeasibleError(
+      "no plan on " + std::to_string(q.devices) + " devices keeps these constraints on stages",
+      pins ? "Without --pin there is one: what a pinned layer needs must be pinned to the "
+             "same or an earlier stage" +
+                 std::string(ties.empty() ? "." : "; " + ties + ".")
+      : replicas > q.devices ? "--replicas asks for " + std::to_string(replicas) + " devices alone."
+                             : "Check --replicas and --max-stages against the strategy and each other.");
 }
 
-void fail_interleaved(const Question& q, const std::string& schedule, int64_t stages_per_rank) {
+void fail_interleaved(const Problem& q, const std::string& schedule, int64_t stages_per_rank) {
   const std::string each = std::to_string(stages_per_rank) + (stages_per_rank == 1 ? " stage" : " stages");
   const int64_t stages = longest_chain(*q.states);
   const std::string name = "schedule '" + schedule + "' with " + each + " on each rank";
@@ -59,10 +59,10 @@ void fail_interleaved(const Question& q, const std::string& schedule, int64_t st
                     "take --recompute always or another --schedule.");
 }
 
-void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples,
+void fail_infeasible(const Problem& q, const std::string& strategy, int64_t minibatch_samples,
                      const std::string& ties) {
   const std::string devices = std::to_string(q.devices) + (q.devices == 1 ? " device" : " devices");
-  const std::optional<Answer> least = search_least_memory(q);
+  const std::optional<Solution> least = search_least_memory(q);
   if (!least) {
     if (longest_chain(*q.states) < q.least_stages) {
       throw InfeasibleError("strategy '" + strategy + "': the model cannot be cut into " +
@@ -79,7 +79,7 @@ void fail_infeasible(const Question& q, const std::string& strategy, int64_t min
   const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
   std::string recompute;  // what it would save
   if (q.recompute == Recompute::kNever) {
-    Question other = q;
+    Problem other = q;
     other.recompute = Recompute::kWhereNeeded;
     const int64_t needs = fullest_stage(other, *search_least_memory(other)).memory.total_bytes();
     if (needs < memory.total_bytes())

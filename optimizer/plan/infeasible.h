@@ -11,13 +11,13 @@ namespace pipewright {
 
 /// InfeasibleError, or MemoryError where more memory would do. `ties`: which cuts tied parameters forbid; ""
 /// if none.
-[[noreturn]] void fail_demands(const Question& q, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned, const std::string& ties);
-[[noreturn]] void fail_infeasible(const Question& q, const std::string& strategy, int64_t minibatch_samples,
+[[noreturn]] void fail_constraints(const Problem& q, const PlanRequest& request,
+                                   const std::vector<NodeSet>& pinned, const std::string& ties);
+[[noreturn]] void fail_infeasible(const Problem& q, const std::string& strategy, int64_t minibatch_samples,
                                   const std::string& ties);
 
 /// Of a schedule with several stages on each rank: too few devices or cuts, or else too little memory.
-[[noreturn]] void fail_interleaved(const Question& question, const std::string& schedule,
+[[noreturn]] void fail_interleaved(const Problem& problem, const std::string& schedule,
                                    int64_t stages_per_rank);
 
 }  // namespace pipewright

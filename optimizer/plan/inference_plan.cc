@@ -31,16 +31,16 @@ constexpr double kSameLatency = 1e-9, kSamePeriod = 1e-9;
 /// begins with what is best as if all links were like one level's.
 class PlacedInference {
  public:
-  PlacedInference(const Question& question, double period_seconds)
-      : q_(forward_only(question)), period_seconds_(period_seconds) {}
+  PlacedInference(const Problem& problem, double period_seconds)
+      : q_(forward_only(problem)), period_seconds_(period_seconds) {}
 
-  std::optional<InferenceAnswer> best() {
+  std::optional<InferenceSolution> best() {
     seed();
     while (improved()) {
     }
     if (best_.late > 0) return std::nullopt;
-    return InferenceAnswer{{best_.chain.stages, best_.period_seconds, best_.chain.devices()},
-                           best_.latency_seconds};
+    return InferenceSolution{{best_.chain.stages, best_.period_seconds, best_.chain.devices()},
+                             best_.latency_seconds};
   }
 
  private:
@@ -57,7 +57,7 @@ class PlacedInference {
     }
   };
 
-  static Question forward_only(Question q) {
+  static Problem forward_only(Problem q) {
     q.inputs.forward_only = true;
     q.recompute = Recompute::kNever;
     return q;
@@ -67,14 +67,14 @@ class PlacedInference {
     if (const auto every = every_shape(q_, kInfeasible)) return consider(*every);
     consider(single_stages(q_));
     consider(even_shapes(q_));
-    Question equal = q_;
+    Problem equal = q_;
     equal.inputs.forget_devices();
     for (const TopologyLevel& level : q_.inputs.levels) {
       equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
       equal.inputs.latency_seconds = level.latency_seconds;
       for (const double longer : {1.0, 1.5, 3.0})
         if (const auto found = search_inference(equal, longer * period_seconds_))
-          consider({shape_of(found->answer.stages)});
+          consider({shape_of(found->solution.stages)});
     }
   }
 
@@ -120,30 +120,30 @@ class PlacedInference {
     if (found.better_than(best_)) best_ = std::move(found);
   }
 
-  const Question q_;
+  const Problem q_;
   const double period_seconds_;
   Found best_;
 };
 
-/// The least period, to a percent, with which there is a plan for answering; nothing if there is none.
-std::optional<double> least_inference_period(const Question& question, double impossible) {
+/// The least period, to a percent, with which there is a plan for inference; nothing if there is none.
+std::optional<double> least_inference_period(const Problem& problem, double impossible) {
   double low = impossible;
   double high = 2 * low;
-  while (!chain_for_inference(question, high)) {
+  while (!chain_for_inference(problem, high)) {
     if (high > kMostSeconds) return std::nullopt;
     low = high;
     high *= 2;
   }
   while (high > 1.01 * low) {
     const double middle = low + (high - low) / 2;
-    (chain_for_inference(question, middle) ? high : low) = middle;
+    (chain_for_inference(problem, middle) ? high : low) = middle;
   }
   return high;
 }
 
 }  // namespace
 
-Profile profile_of_answers(const Profile& profile) {
+Profile profile_for_inference(const Profile& profile) {
   double device = 0, host = 0;
   for (const ProfiledNode& node : profile.nodes) {
     device += node.forward_seconds + node.gap_pass().forward_seconds;
@@ -159,9 +159,9 @@ Profile profile_of_answers(const Profile& profile) {
   return made;
 }
 
-std::optional<InferenceAnswer> chain_for_inference(const Question& question, double period_seconds) {
-  if (question.inputs.placed()) return PlacedInference(question, period_seconds).best();
-  return search_inference(question, period_seconds);
+std::optional<InferenceSolution> chain_for_inference(const Problem& problem, double period_seconds) {
+  if (problem.inputs.placed()) return PlacedInference(problem, period_seconds).best();
+  return search_inference(problem, period_seconds);
 }
 
 bool is_for_inference(const Plan& plan) { return plan.strategy == kInferenceStrategy; }
@@ -173,24 +173,24 @@ void demand_training_plan(const Plan& plan) {
         "pipewright-optimizer evaluate prices it; plan without --for inference makes one to train by.");
 }
 
-Plan inference_plan(const Question& question, double period_seconds, const Dataflow& flow) {
-  const std::optional<InferenceAnswer> found = chain_for_inference(question, period_seconds);
+Plan inference_plan(const Problem& problem, double period_seconds, const Dataflow& flow) {
+  const std::optional<InferenceSolution> found = chain_for_inference(problem, period_seconds);
   if (!found) {
-    const std::optional<double> least = least_inference_period(question, period_seconds);
+    const std::optional<double> least = least_inference_period(problem, period_seconds);
     throw InfeasibleError(
-        "no plan on " + std::to_string(question.devices) + " devices takes a minibatch every " +
-            format_seconds(period_seconds) + (question.memory_bytes > 0 ? " within the memory" : ""),
+        "no plan on " + std::to_string(problem.devices) + " devices takes a minibatch every " +
+            format_seconds(period_seconds) + (problem.memory_bytes > 0 ? " within the memory" : ""),
         least ? "--period " + format_seconds(*least) + " is possible; so are more devices, or faster links."
               : "Give more memory or more devices.");
   }
-  Plan plan = plan_of(found->answer, *question.states, flow.profile);
+  Plan plan = plan_of(found->solution, *problem.states, flow.profile);
   plan.strategy = kInferenceStrategy;
   plan.profile_digest = measured_digest(flow.profile);
   std::vector<int64_t> replicas;
-  for (const FoundStage& stage : found->answer.stages) replicas.push_back(stage.replicas);
+  for (const FoundStage& stage : found->solution.stages) replicas.push_back(stage.replicas);
   const std::vector<int64_t> depths = pipedream_in_flight(replicas);
   for (size_t s = 0; s < plan.stages.size(); ++s) plan.stages[s].in_flight = depths[s];
-  plan.predicted = inference_price(plan, flow, question.inputs);
+  plan.predicted = inference_price(plan, flow, problem.inputs);
   return plan;
 }
 

@@ -19,31 +19,31 @@ std::optional<int> state_of(const NodeSet& done, const States& states) {
 
 }  // namespace
 
-std::vector<Answer> answers_of(const std::vector<Plan>& plans, const Question& question,
-                               const Profile& profile) {
+std::vector<Solution> solutions_of(const std::vector<Plan>& plans, const Problem& problem,
+                                   const Profile& profile) {
   std::unordered_map<std::string, size_t> number;
   for (size_t v = 0; v < profile.nodes.size(); ++v) number[profile.nodes[v].name] = v;
-  std::vector<Answer> answers;
+  std::vector<Solution> solutions;
   for (const Plan& plan : plans) {
     if (schedule_facts(plan.schedule).several_stages) continue;
-    Answer answer;
-    answer.exact = false;
+    Solution solution;
+    solution.exact = false;
     NodeSet done(profile.nodes.size());
     std::optional<int> from = 0;
     for (const Stage& stage : plan.stages) {
       for (const std::string& node : stage.nodes) done.set(number.at(node));
-      const std::optional<int> to = state_of(done, *question.states);
+      const std::optional<int> to = state_of(done, *problem.states);
       if (!to) break;
       FoundStage found{*from, *to, static_cast<int64_t>(stage.ranks.size())};
-      if (!question.inputs.levels.empty()) found.ranks = stage.ranks;
-      answer.devices += found.replicas;
-      answer.stages.push_back(std::move(found));
+      if (!problem.inputs.levels.empty()) found.ranks = stage.ranks;
+      solution.devices += found.replicas;
+      solution.stages.push_back(std::move(found));
       from = to;
     }
-    if (answer.stages.size() == plan.stages.size() && from == question.states->last())
-      answers.push_back(std::move(answer));
+    if (solution.stages.size() == plan.stages.size() && from == problem.states->last())
+      solutions.push_back(std::move(solution));
   }
-  return answers;
+  return solutions;
 }
 
 }  // namespace pipewright

@@ -9,9 +9,9 @@
 
 namespace pipewright {
 
-/// Their stages where the question's model can be cut like that; without those that run several stages on a
+/// Their stages where the problem's model can be cut like that; without those that run several stages on a
 /// rank. What their ranks are is kept where devices are placed. Nothing is said of their periods.
-std::vector<Answer> answers_of(const std::vector<Plan>& plans, const Question& question,
-                               const Profile& profile);
+std::vector<Solution> solutions_of(const std::vector<Plan>& plans, const Problem& problem,
+                                   const Profile& profile);
 
 }  // namespace pipewright

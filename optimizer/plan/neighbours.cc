@@ -14,7 +14,7 @@ namespace {
 /// Of a shape.
 class Moves {
  public:
-  Moves(const Question& q, Shape from) : q_(q), from_(std::move(from)) {
+  Moves(const Problem& q, Shape from) : q_(q), from_(std::move(from)) {
     left_ = q.devices - std::accumulate(from_.replicas.begin(), from_.replicas.end(), int64_t{0});
     for (const int64_t count : from_.replicas) unit_ = std::gcd(unit_, count);
   }
@@ -268,7 +268,7 @@ class Moves {
     return {some.begin(), some.end()};
   }
 
-  const Question& q_;
+  const Problem& q_;
   const Shape from_;
   int64_t left_ = 0;
   int64_t unit_ = 0;  // what all numbers of replicas are multiples of: groups that run the same keep doing so
@@ -336,7 +336,7 @@ Chain chain_of(const Shape& shape) {
 }
 
 /// The stages whose replicas have most to do on the fastest devices, or those that keep most on the largest.
-Ranks most_to_most(const Question& q, const Chain& chain, bool memory) {
+Ranks most_to_most(const Problem& q, const Chain& chain, bool memory) {
   std::vector<std::pair<double, size_t>> stages;
   for (size_t s = 0; s < chain.stages.size(); ++s) {
     const FoundStage& stage = chain.stages[s];
@@ -367,7 +367,7 @@ Ranks most_to_most(const Question& q, const Chain& chain, bool memory) {
 
 }  // namespace
 
-double least_seconds(const Question& q, const Shape& shape) {
+double least_seconds(const Problem& q, const Shape& shape) {
   const double fastest =
       q.inputs.paces.empty() ? 1 : *std::max_element(q.inputs.paces.begin(), q.inputs.paces.end());
   double least = 0;
@@ -378,7 +378,7 @@ double least_seconds(const Question& q, const Shape& shape) {
   return least;
 }
 
-std::vector<Chain> chains_of(const Question& q, const Shape& shape) {
+std::vector<Chain> chains_of(const Problem& q, const Shape& shape) {
   const Chain chain = chain_of(shape);
   if (!chain.allowed_by(q)) return {};
   if (!q.inputs.placed()) return {chain};
@@ -398,7 +398,7 @@ std::vector<Chain> chains_of(const Question& q, const Shape& shape) {
   return all;
 }
 
-std::vector<Shape> shapes_beside(const Question& q, const Chain& from) {
+std::vector<Shape> shapes_beside(const Problem& q, const Chain& from) {
   return Moves(q, shape_of(from.stages)).all();
 }
 
@@ -407,7 +407,7 @@ Chain placed_like(const Shape& shape, const Chain& from) {
   return from.stages[0].ranks.empty() ? chain : chain.placed_on(dealt_out(from.ranks(), shape.replicas));
 }
 
-std::vector<Chain> with_devices_moved(const Question& q, const Chain& from) {
+std::vector<Chain> with_devices_moved(const Problem& q, const Chain& from) {
   std::vector<Chain> found;
   if (!q.inputs.placed()) return found;
   const auto add = [&](const std::vector<Ranks>& ways) {

@@ -25,7 +25,7 @@
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/plan/seeds.h"
 #include "optimizer/plan/solve.h"
-#include "optimizer/search/demands.h"
+#include "optimizer/search/constraints.h"
 #include "optimizer/search/search.h"
 #include "optimizer/search/widen.h"
 
@@ -41,7 +41,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 double seconds(const Plan& plan) { return plan.predicted->minibatch_seconds; }
 
 /// What a strategy asks of the search.
-void ask(StrategyKind strategy, Question* q) {
+void ask(StrategyKind strategy, Problem* q) {
   switch (strategy) {
     case StrategyKind::kBest:
     case StrategyKind::kInference:
@@ -75,9 +75,9 @@ bool fits(const Plan& plan, const Topology& topology) {
   return memory_deficits(plan, *plan.predicted, *plan.predicted, topology).empty();
 }
 
-void check_demands(const PlanRequest& request, Question* question) {
-  if (!request.demands.any()) return;
-  if (question->single_stage) {
+void check_constraints(const PlanRequest& request, Problem* problem) {
+  if (!request.constraints.any()) return;
+  if (problem->single_stage) {
     throw InputError("--strategy dp: not together with --max-stages, --replicas or --pin",
                      "Data parallelism is one stage on all devices: ask for --gpus of them.");
   }
@@ -85,7 +85,7 @@ void check_demands(const PlanRequest& request, Question* question) {
     throw InputError("--use-all-devices: not together with --max-stages, --replicas or --pin",
                      "Name the replicas of all stages instead: --replicas 0:3,1:1.");
   }
-  question->all_devices = false;
+  problem->all_devices = false;
 }
 
 }  // namespace
@@ -102,22 +102,22 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
 namespace {
 
 /// What the search is asked, but for the states and what depends on them.
-Question question_about(const Profile& profile, const Topology& topology, const PlanRequest& request) {
-  Question question;
-  question.inputs = requested_cost_inputs(profile, topology, request);
-  question.devices = topology.device_count();
-  question.memory_bytes = memory_limit_bytes(topology);
-  question.all_devices = request.use_all_devices;
-  question.recompute = row_named(recompute_choices(), "recompute", request.recompute).choice;
-  return question;
+Problem problem_about(const Profile& profile, const Topology& topology, const PlanRequest& request) {
+  Problem problem;
+  problem.inputs = requested_cost_inputs(profile, topology, request);
+  problem.devices = topology.device_count();
+  problem.memory_bytes = memory_limit_bytes(topology);
+  problem.all_devices = request.use_all_devices;
+  problem.recompute = row_named(recompute_choices(), "recompute", request.recompute).choice;
+  return problem;
 }
 
-/// One question on its way to its plan: what the searches are asked, what they answer, and the plan that this
-/// becomes.
+/// One problem on its way to its plan: what the searches are asked, what they find, and the plan that
+/// this becomes.
 class Planning {
  public:
   Planning(const Profile& profile, const Topology& topology, const PlanRequest& asked);
-  Planning(const Planning&) = delete;  // the question points to the states
+  Planning(const Planning&) = delete;  // the problem points to the states
   Planning& operator=(const Planning&) = delete;
 
   Plan plan_for_inference();
@@ -127,32 +127,32 @@ class Planning {
  private:
   Plan plan_of_search();
   Plan plan_by_solving();
-  std::vector<Answer> known_answers();
-  std::vector<Answer> answers_as_on_one_level() const;
+  std::vector<Solution> known_solutions();
+  std::vector<Solution> plans_as_on_one_level() const;
   bool drains() const { return pipewright::drains(request_); }
-  /// What the demands leave to search for.
-  std::optional<Answer> answer_to(const Question& question) const;
+  /// What the constraints leave to search for.
+  std::optional<Solution> solution_to(const Problem& problem) const;
   void widen();
-  std::optional<Answer> first_answer();
+  std::optional<Solution> first_solution();
   [[noreturn]] void fail();
 
   Pricing pricing() const {
-    return {&flow_, question_.inputs, rules_of(request_), question_.memory_bytes, profile_.minibatch_samples};
+    return {&flow_, problem_.inputs, rules_of(request_), problem_.memory_bytes, profile_.minibatch_samples};
   }
-  std::optional<Plan> priced(const Answer& found, const std::vector<int64_t>& depths = {}) const;
+  std::optional<Plan> priced(const Solution& found, const std::vector<int64_t>& depths = {}) const;
 
   const Profile& profile_;
   const Topology& topology_;
   const PlanRequest request_;
   const StrategyKind strategy_;
-  Question question_;
+  Problem problem_;
   const Dataflow flow_;
   States states_;
   std::string ties_;  // which cuts tied parameters forbid
 
   std::vector<NodeSet> pinned_;
-  std::optional<StagePlaces> places_;  // what is demanded, for solve()
-  std::optional<WideAnswer> wide_;     // where there are too many cuts to search them all
+  std::optional<StagePlaces> places_;  // where the constraints put stages, for solve()
+  std::optional<WideSolution> wide_;   // where there are too many cuts to search them all
   bool solved_ = false;                // by solve()
   PlanNotes notes_;
 };
@@ -162,67 +162,67 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
       topology_(topology),
       request_(with_run_rules(asked, topology.device_count())),
       strategy_(searched_strategy(asked.strategy).kind),
-      question_(question_about(profile, topology, request_)),
+      problem_(problem_about(profile, topology, request_)),
       flow_(profile, request_.class_profiles, ties_of(request_)),
-      states_(enumerate_states(flow_, question_.memory_bytes > 0)) {
-  question_.states = &states_;
-  ask(strategy_, &question_);
-  search_by_rules(request_, &question_);
+      states_(enumerate_states(flow_, problem_.memory_bytes > 0)) {
+  problem_.states = &states_;
+  ask(strategy_, &problem_);
+  search_by_rules(request_, &problem_);
   // One rank a stage cannot use more ranks than there are stages.
-  if (question_.most_replicas == 1 && !question_.inputs.placed())
-    question_.devices = std::min(question_.devices, longest_chain(states_));
-  if (question_.all_devices && question_.devices > kMostCounted) {
-    throw InputError("use of all devices: " + std::to_string(question_.devices) + " is not in 1.." +
+  if (problem_.most_replicas == 1 && !problem_.inputs.placed())
+    problem_.devices = std::min(problem_.devices, longest_chain(states_));
+  if (problem_.all_devices && problem_.devices > kMostCounted) {
+    throw InputError("use of all devices: " + std::to_string(problem_.devices) + " is not in 1.." +
                          std::to_string(kMostCounted),
                      "Without --use-all-devices any number can be planned for.");
   }
 }
 
 Plan Planning::plan_for_inference() {
-  Plan plan = inference_plan(question_, request_.inference_period_seconds, flow_);
+  Plan plan = inference_plan(problem_, request_.inference_period_seconds, flow_);
   plan.topology_digest = document_digest(topology_);
   notes_ = {states_.size(), states_.exact, seconds(plan)};
   return plan;
 }
 
 Plan Planning::plan_for_training() {
-  check_demands(request_, &question_);
-  if (question_.single_stage && question_.most_replicas < question_.devices)
-    throw InfeasibleError("strategy 'dp': an update of " + std::to_string(question_.devices) +
+  check_constraints(request_, &problem_);
+  if (problem_.single_stage && problem_.most_replicas < problem_.devices)
+    throw InfeasibleError("strategy 'dp': an update of " + std::to_string(problem_.devices) +
                               " minibatches, one of each replica, is more than " +
-                              std::to_string(question_.most_replicas),
+                              std::to_string(problem_.most_replicas),
                           "");
-  pinned_ = pinned_nodes(profile_, request_.demands);
+  pinned_ = pinned_nodes(profile_, request_.constraints);
   ties_ = flow_.copies ? "" : forbidden_cuts_text(profile_);
-  solved_ = runs_overlapping(question_, request_) && !question_.single_stage;
+  solved_ = runs_overlapping(problem_, request_) && !problem_.single_stage;
   Plan plan = solved_ ? plan_by_solving() : plan_of_search();
   plan.strategy = request_.strategy;
   plan.profile_digest = measured_digest(profile_);
   plan.topology_digest = document_digest(topology_);
   PW_CHECK(fits(plan, topology_), "a plan that does not fit: " << plan.shape_text());
   notes_.cuts = states_.size();
-  notes_.family = family_of(request_, question_);
+  notes_.family = family_of(request_, problem_);
   return plan;
 }
 
 /// The best as if all devices were like the profile's, each with a link of its own like one of the levels'.
-std::vector<Answer> Planning::answers_as_on_one_level() const {
-  std::vector<Answer> found;
-  Question equal = question_;
+std::vector<Solution> Planning::plans_as_on_one_level() const {
+  std::vector<Solution> found;
+  Problem equal = problem_;
   equal.inputs.forget_devices();
-  for (const TopologyLevel& level : question_.inputs.levels) {
+  for (const TopologyLevel& level : problem_.inputs.levels) {
     equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
     equal.inputs.latency_seconds = level.latency_seconds;
     // Not all have as little memory as the smallest.
-    std::set<int64_t> memories = {question_.memory_bytes};
-    if (question_.inputs.devices_differ()) memories.insert(0);
+    std::set<int64_t> memories = {problem_.memory_bytes};
+    if (problem_.inputs.devices_differ()) memories.insert(0);
     for (const int64_t memory : memories) {
       equal.memory_bytes = memory;
       if (drains()) {
-        for (Answer& answer : candidates(equal, request_, pinned_, /*brief=*/true))
-          found.push_back(std::move(answer));
-      } else if (std::optional<Answer> answer = answer_to(equal)) {
-        found.push_back(std::move(*answer));
+        for (Solution& solution : candidates(equal, request_, pinned_, /*brief=*/true))
+          found.push_back(std::move(solution));
+      } else if (std::optional<Solution> solution = solution_to(equal)) {
+        found.push_back(std::move(*solution));
       }
     }
   }
@@ -230,33 +230,33 @@ std::vector<Answer> Planning::answers_as_on_one_level() const {
 }
 
 /// Where solve() begins.
-std::vector<Answer> Planning::known_answers() {
-  std::vector<Answer> known;
-  if (begins_with_known(request_)) known = answers_of(*request_.known, question_, profile_);
+std::vector<Solution> Planning::known_solutions() {
+  std::vector<Solution> known;
+  if (begins_with_known(request_)) known = solutions_of(*request_.known, problem_, profile_);
   if (!known.empty()) return known;
-  if (question_.inputs.placed()) return answers_as_on_one_level();
-  if (drains()) return candidates(question_, request_, pinned_, request_.effort < 1);
-  if (std::optional<Answer> answer = first_answer()) known.push_back(std::move(*answer));
+  if (problem_.inputs.placed()) return plans_as_on_one_level();
+  if (drains()) return candidates(problem_, request_, pinned_, request_.effort < 1);
+  if (std::optional<Solution> solution = first_solution()) known.push_back(std::move(*solution));
   return known;
 }
 
 Plan Planning::plan_by_solving() {
   widen();
-  if (request_.demands.any()) {
-    places_.emplace(states_, request_.demands, pinned_, question_.least_stages);
-    question_.places = &*places_;
+  if (request_.constraints.any()) {
+    places_.emplace(states_, request_.constraints, pinned_, problem_.least_stages);
+    problem_.places = &*places_;
   }
-  const bool unequal = question_.inputs.devices_differ();
-  const std::vector<Answer> known = known_answers();
-  const Answer first = known.empty() ? Answer() : known.front();
-  const double bound = unequal ? work_bound_seconds(question_)
-                               : bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, first);
+  const bool unequal = problem_.inputs.devices_differ();
+  const std::vector<Solution> known = known_solutions();
+  const Solution first = known.empty() ? Solution() : known.front();
+  const double bound = unequal ? work_bound_seconds(problem_)
+                               : bound_seconds(problem_, request_, wide_ ? &*wide_ : nullptr, first);
   if (bound >= request_.most_seconds) fail();
-  const std::optional<SolvedChain> solved = solve(question_, request_, known, bound);
+  const std::optional<SolvedChain> solved = solve(problem_, request_, known, bound);
   std::optional<Plan> plan;
   if (solved) plan = priced({solved->chain.stages}, solved->depths);
-  if (!plan && request_.demands.any() && request_.most_seconds == kNever)
-    fail_demands(question_, request_, pinned_, ties_);
+  if (!plan && request_.constraints.any() && request_.most_seconds == kNever)
+    fail_constraints(problem_, request_, pinned_, ties_);
   if (!plan) fail();
   plan->predicted->lower_bound_seconds = std::min(seconds(*plan), bound);
   notes_.exact = states_.exact && first.exact;
@@ -268,79 +268,79 @@ Plan Planning::plan_by_solving() {
 /// By the formula, where minibatches do not overlap, ranks have several stages, or all is one stage.
 Plan Planning::plan_of_search() {
   widen();
-  std::vector<Answer> answers;
+  std::vector<Solution> solutions;
   const bool several = schedule_facts(request_.schedule).several_stages;
   if (drains()) {
-    answers = candidates(question_, request_, pinned_, request_.effort < 1);
-    if (!several && question_.recompute == Recompute::kWhereNeeded && question_.memory_bytes > 0) {
-      Question keeping = question_;  // a stage may recompute for a depth that it turns out not to need
+    solutions = candidates(problem_, request_, pinned_, request_.effort < 1);
+    if (!several && problem_.recompute == Recompute::kWhereNeeded && problem_.memory_bytes > 0) {
+      Problem keeping = problem_;  // a stage may recompute for a depth that it turns out not to need
       keeping.recompute = Recompute::kNever;
-      for (Answer& answer : candidates(keeping, request_, pinned_, request_.effort < 1))
-        answers.push_back(std::move(answer));
+      for (Solution& solution : candidates(keeping, request_, pinned_, request_.effort < 1))
+        solutions.push_back(std::move(solution));
     }
-  } else if (std::optional<Answer> answer = first_answer()) {
-    answers.push_back(std::move(*answer));
+  } else if (std::optional<Solution> solution = first_solution()) {
+    solutions.push_back(std::move(*solution));
   }
-  if (answers.empty() && request_.demands.any()) fail_demands(question_, request_, pinned_, ties_);
-  for (Question fewer = question_; answers.empty() && question_.one_in_flight && fewer.devices > 1;) {
+  if (solutions.empty() && request_.constraints.any()) fail_constraints(problem_, request_, pinned_, ties_);
+  for (Problem fewer = problem_; solutions.empty() && problem_.one_in_flight && fewer.devices > 1;) {
     --fewer.devices;  // a costly cut may be what does not fit
-    if (std::optional<Answer> answer = search(fewer)) answers.push_back(std::move(*answer));
+    if (std::optional<Solution> solution = search(fewer)) solutions.push_back(std::move(*solution));
   }
-  if (answers.empty()) {
-    if (question_.one_in_flight) question_.all_devices = false;
+  if (solutions.empty()) {
+    if (problem_.one_in_flight) problem_.all_devices = false;
     fail();
   }
-  const double bound = bound_seconds(question_, request_, wide_ ? &*wide_ : nullptr, answers.front());
+  const double bound = bound_seconds(problem_, request_, wide_ ? &*wide_ : nullptr, solutions.front());
   if (bound >= request_.most_seconds) fail();
   std::optional<Plan> best;
-  for (const Answer& answer : answers) {
-    std::optional<Plan> other = priced(answer);
+  for (const Solution& solution : solutions) {
+    std::optional<Plan> other = priced(solution);
     if (other && several && !fits(*other, topology_)) continue;
     if (other && (!best || seconds(*other) < (1 - kRounding) * seconds(*best))) best = std::move(other);
   }
   if (!best) fail();
   best->predicted->lower_bound_seconds = std::min(seconds(*best), bound);
-  notes_.exact = states_.exact && answers.front().exact;
-  notes_.period_seconds = answers.front().period_seconds;
+  notes_.exact = states_.exact && solutions.front().exact;
+  notes_.period_seconds = solutions.front().period_seconds;
   return *std::move(best);
 }
 
-std::optional<Answer> Planning::answer_to(const Question& question) const {
-  if (!request_.demands.any()) return search(question);
-  Question equal = question;
+std::optional<Solution> Planning::solution_to(const Problem& problem) const {
+  if (!request_.constraints.any()) return search(problem);
+  Problem equal = problem;
   equal.inputs.forget_devices();
-  std::optional<Answer> answer = search_with_demands(equal, request_.demands, pinned_);
-  if (!answer || !question.inputs.placed()) return answer;
+  std::optional<Solution> solution = search_with_constraints(equal, request_.constraints, pinned_);
+  if (!solution || !problem.inputs.placed()) return solution;
   int64_t next = 0;
-  for (FoundStage& stage : answer->stages)
+  for (FoundStage& stage : solution->stages)
     for (int64_t replica = 0; replica < stage.replicas; ++replica) stage.ranks.push_back(next++);
-  return answer;
+  return solution;
 }
 
 /// One stage, or stages of equal work, need no more cuts.
 void Planning::widen() {
-  if (states_.exact || question_.single_stage || question_.one_in_flight || question_.inputs.placed()) return;
-  wide_ = search_widely(flow_, question_, states_, question_.memory_bytes > 0, request_.effort < 1);
-  if (wide_->answer) states_ = std::move(wide_->states);
+  if (states_.exact || problem_.single_stage || problem_.one_in_flight || problem_.inputs.placed()) return;
+  wide_ = search_widely(flow_, problem_, states_, problem_.memory_bytes > 0, request_.effort < 1);
+  if (wide_->solution) states_ = std::move(wide_->states);
 }
 
 /// The best by the formula.
-std::optional<Answer> Planning::first_answer() {
-  return wide_ && !request_.demands.any() ? wide_->answer : answer_to(question_);
+std::optional<Solution> Planning::first_solution() {
+  return wide_ && !request_.constraints.any() ? wide_->solution : solution_to(problem_);
 }
 
 void Planning::fail() {
   if (request_.most_seconds < kNever) throw InfeasibleError("nothing that is faster", "");
   if (schedule_facts(request_.schedule).several_stages)
-    fail_interleaved(question_, request_.schedule, request_.stages_per_rank);
+    fail_interleaved(problem_, request_.schedule, request_.stages_per_rank);
   // The least memory is that of the least depths.
-  question_.least_depths = solved_ && !question_.all_devices && !question_.whole_interval &&
-                           !question_.inputs.split_backward && !question_.inputs.devices_differ();
-  fail_infeasible(question_, request_.strategy, profile_.minibatch_samples, ties_);
+  problem_.least_depths = solved_ && !problem_.all_devices && !problem_.whole_interval &&
+                          !problem_.inputs.split_backward && !problem_.inputs.devices_differ();
+  fail_infeasible(problem_, request_.strategy, profile_.minibatch_samples, ties_);
 }
 
 /// With the depths given, or else those that suit it; nothing if none fit the memory.
-std::optional<Plan> Planning::priced(const Answer& found, const std::vector<int64_t>& depths) const {
+std::optional<Plan> Planning::priced(const Solution& found, const std::vector<int64_t>& depths) const {
   return priced_plan(plan_of(found, states_, profile_), pricing(), depths);
 }
 
@@ -377,12 +377,12 @@ Plan make_plan(const Profile& profile, const Topology& topology, const PlanReque
                PlanNotes* notes) {
   if (request.inference_period_seconds == 0)
     if (std::optional<Plan> plan = plan_of_plenty(profile, topology, request, notes)) return *std::move(plan);
-  const bool answers = request.inference_period_seconds > 0;
-  std::optional<Profile> of_answers;
-  if (answers) of_answers = profile_of_answers(profile);
-  Planning planning(answers ? *of_answers : profile, topology, request);
-  Plan plan = answers ? planning.plan_for_inference() : planning.plan_for_training();
-  if (answers) plan.profile_digest = measured_digest(profile);
+  const bool infers = request.inference_period_seconds > 0;
+  std::optional<Profile> for_inference;
+  if (infers) for_inference = profile_for_inference(profile);
+  Planning planning(infers ? *for_inference : profile, topology, request);
+  Plan plan = infers ? planning.plan_for_inference() : planning.plan_for_training();
+  if (infers) plan.profile_digest = measured_digest(profile);
   if (notes != nullptr) *notes = planning.notes();
   return plan;
 }

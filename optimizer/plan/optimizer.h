@@ -12,7 +12,7 @@
 #include "graph/topology.h"
 #include "optimizer/cost/cost_model.h"
 #include "optimizer/cost/device_classes.h"
-#include "optimizer/search/demands.h"
+#include "optimizer/search/constraints.h"
 
 namespace pipewright {
 
@@ -22,14 +22,14 @@ struct PlanRequest {
   std::string optimizer = {};     ///< that of the run; "": not known
   std::string delay_correction = "none";  ///< that of the run
   bool use_all_devices = false;           ///< otherwise fewest devices is the second aim
-  StageDemands demands;                   ///< of strategies other than "dp", and not with all devices
+  StageConstraints constraints;           ///< of strategies other than "dp", and not with all devices
   double effort = 1;  ///< how much of the time that planning may take for simulating candidates
   /// With less than all of the effort: plans to begin with in place of a search. Borrowed.
   const std::vector<Plan>* known = nullptr;
   /// What takes longer is of no interest: the search may end with an InfeasibleError where nothing is faster.
   double most_seconds = std::numeric_limits<double>::infinity();
-  /// Above 0: a plan for answering, forward only, of least latency with a minibatch every so often. Schedule,
-  /// demands and strategy are then not asked.
+  /// Above 0: a plan for inference, forward only, of least latency with a minibatch every so often. Schedule,
+  /// constraints and strategy are then not asked.
   double inference_period_seconds = 0;
   std::string schedule = "1f1b";  ///< strategy "model-parallel" has its own
   std::string weights;            ///< "": "flush" for schedules that drain, otherwise "stash"

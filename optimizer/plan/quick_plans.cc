@@ -62,15 +62,15 @@ class QuickPlanning {
         priced_(priced),
         flow_(profile, request_.class_profiles, ties_of(request_)),
         states_(states_along(in_force, flow_)) {
-    question_.states = &states_;
-    question_.inputs = requested_cost_inputs(profile, topology, request_);
-    question_.devices = topology.device_count();
-    question_.memory_bytes = memory_limit_bytes(topology);
-    question_.all_devices = true;
-    question_.recompute = row_named(recompute_choices(), "recompute", request_.recompute).choice;
-    search_by_rules(request_, &question_);
+    problem_.states = &states_;
+    problem_.inputs = requested_cost_inputs(profile, topology, request_);
+    problem_.devices = topology.device_count();
+    problem_.memory_bytes = memory_limit_bytes(topology);
+    problem_.all_devices = true;
+    problem_.recompute = row_named(recompute_choices(), "recompute", request_.recompute).choice;
+    search_by_rules(request_, &problem_);
   }
-  QuickPlanning(const QuickPlanning&) = delete;  // the question points to the states
+  QuickPlanning(const QuickPlanning&) = delete;  // the problem points to the states
   QuickPlanning& operator=(const QuickPlanning&) = delete;
 
   std::vector<Plan> plans() {
@@ -78,7 +78,7 @@ class QuickPlanning {
     search_rows();
     CountedWork moves = part(kOfMoves);
     const double given = moves.left();
-    const ChainMoves chain_moves(question_, &moves);
+    const ChainMoves chain_moves(problem_, &moves);
     for (size_t i = 0, count = chains_.size(); i < count && moves.has(); ++i) {
       RankedChain better = chains_[i];
       chain_moves.improve(&better);
@@ -111,7 +111,7 @@ class QuickPlanning {
       for (int64_t& rank : kinds) {
         if (topology_.levels.size() > 1) break;
         int64_t kind = 0;
-        while (!question_.inputs.same_kind(kind, rank)) ++kind;
+        while (!problem_.inputs.same_kind(kind, rank)) ++kind;
         rank = kind;
       }
       std::sort(kinds.begin(), kinds.end());
@@ -140,18 +140,18 @@ class QuickPlanning {
 
   void add(RankedChain chain) {
     const bool allowed = std::all_of(chain.stages.begin(), chain.stages.end(), [&](const FoundStage& stage) {
-      return stage.replicas <= question_.most_replicas;
+      return stage.replicas <= problem_.most_replicas;
     });
     if (allowed && chain.seconds < std::numeric_limits<double>::infinity())
       chains_.push_back(std::move(chain));
   }
 
   void add_in_force() {
-    if (in_force_.world_size != question_.devices) return;
-    for (const Answer& known : answers_of({in_force_}, question_, profile_)) {
+    if (in_force_.world_size != problem_.devices) return;
+    for (const Solution& known : solutions_of({in_force_}, problem_, profile_)) {
       RankedChain chain{known.stages};
       for (size_t s = 0; s < chain.stages.size(); ++s) chain.stages[s].ranks = in_force_.stages[s].ranks;
-      ChainMoves(question_, work_).price(&chain);
+      ChainMoves(problem_, work_).price(&chain);
       add(std::move(chain));
     }
   }
@@ -162,8 +162,8 @@ class QuickPlanning {
     const double given = work.left();
     std::vector<RankOrder> orders = orders_of_ranks(topology_, in_force_);
     add_orders_by_pace(&orders);
-    RowSearch search(question_);
-    RowQuestion asked;
+    RowSearch search(problem_);
+    RowProblem asked;
     const auto along_all = [&] {
       for (const RankOrder& order : orders) {
         if (!work.has()) break;
@@ -172,23 +172,23 @@ class QuickPlanning {
       }
     };
     along_all();  // without replicas
-    asked.most_replicas = question_.devices;
-    for (; asked.least_replicas <= question_.devices; asked.least_replicas *= 2) along_all();
+    asked.most_replicas = problem_.devices;
+    for (; asked.least_replicas <= problem_.devices; asked.least_replicas *= 2) along_all();
     work_->spend(given - work.left());
     sort();
   }
 
   /// With all ranks.
   void add_found(RankedChain chain, CountedWork* work) {
-    std::vector<bool> used(static_cast<size_t>(question_.devices));
+    std::vector<bool> used(static_cast<size_t>(problem_.devices));
     for (FoundStage& stage : chain.stages) {
       stage.replicas = std::ssize(stage.ranks);
       for (const int64_t rank : stage.ranks) used[static_cast<size_t>(rank)] = true;
     }
     std::vector<int64_t> idle;
-    for (int64_t rank = 0; rank < question_.devices; ++rank)
+    for (int64_t rank = 0; rank < problem_.devices; ++rank)
       if (!used[static_cast<size_t>(rank)]) idle.push_back(rank);
-    const ChainMoves moves(question_, work);
+    const ChainMoves moves(problem_, work);
     moves.price(&chain);
     moves.use_all(std::move(idle), &chain);
     add(std::move(chain));
@@ -196,11 +196,11 @@ class QuickPlanning {
 
   /// Slow ranks first, and last: stages of few nodes fit a slow rank in one place, not in another.
   void add_orders_by_pace(std::vector<RankOrder>* orders) const {
-    const std::vector<double>& paces = question_.inputs.paces;
+    const std::vector<double>& paces = problem_.inputs.paces;
     if (paces.empty() || topology_.levels.size() > 1) return;
     const double fastest = *std::max_element(paces.begin(), paces.end());
     for (const bool first : {true, false}) {
-      RankOrder order = order_of_stages(in_force_, question_.devices);
+      RankOrder order = order_of_stages(in_force_, problem_.devices);
       std::stable_partition(order.begin(), order.end(), [&](int64_t rank) {
         return (paces[static_cast<size_t>(rank)] < kSlower * fastest) == first;
       });
@@ -218,21 +218,21 @@ class QuickPlanning {
     const auto stages = static_cast<double>(shape.stages());
     const double once = simulation_steps(shape);
     const double sums = kPlanSumSteps * static_cast<double>(profile_.nodes.size());
-    if (!spend(sums + (priced_ ? once + schedule_check_steps(question_.devices) : 0))) return std::nullopt;
-    const bool straight = shape.stages() == question_.devices;
+    if (!spend(sums + (priced_ ? once + schedule_check_steps(problem_.devices) : 0))) return std::nullopt;
+    const bool straight = shape.stages() == problem_.devices;
     const double depths =
         straight ? kStraightDepthSteps * stages * stages * stages : kDepthSimulations * stages * once;
     const bool chosen = priced_ && spend(depths);
     Plan plan = plan_of({chain.stages}, states_, profile_);
     plan.strategy = request_.strategy;
     if (priced_) {
-      const Pricing pricing{&flow_, question_.inputs, rules_of(request_), question_.memory_bytes,
+      const Pricing pricing{&flow_, problem_.inputs, rules_of(request_), problem_.memory_bytes,
                             profile_.minibatch_samples};
       return priced_plan(std::move(plan), pricing, {}, chosen);
     }
     run_by(rules_of(request_), &plan);
-    PlanCost cost(plan, loads_of_plan(plan, flow_), question_.inputs);
-    if (!choose_depths(question_.memory_bytes, false, &plan, &cost)) return std::nullopt;
+    PlanCost cost(plan, loads_of_plan(plan, flow_), problem_.inputs);
+    if (!choose_depths(problem_.memory_bytes, false, &plan, &cost)) return std::nullopt;
     return plan;
   }
 
@@ -244,7 +244,7 @@ class QuickPlanning {
   const bool priced_;
   const Dataflow flow_;
   const States states_;
-  Question question_;
+  Problem problem_;
   std::vector<RankedChain> chains_;
 };
 

@@ -34,7 +34,7 @@ struct StageSums {
 
 class AllStages {
  public:
-  explicit AllStages(const Question& q) : q_(q), sums_(size() * size()) {}
+  explicit AllStages(const Problem& q) : q_(q), sums_(size() * size()) {}
   const StageSums& between(int i, int j, CountedWork* counted) {
     std::unique_ptr<StageSums>& sums = sums_[static_cast<size_t>(i) * size() + static_cast<size_t>(j)];
     if (sums) return *sums;
@@ -52,14 +52,14 @@ class AllStages {
 
  private:
   size_t size() const { return static_cast<size_t>(q_.states->size()); }
-  const Question& q_;
+  const Problem& q_;
   std::vector<std::unique_ptr<StageSums>> sums_;
 };
 
 /// For one order of the devices: the first stage's are the first.
 class Row {
  public:
-  Row(const Question& q, AllStages* stages, const StagePlaces& places, const RowQuestion& row, bool paced,
+  Row(const Problem& q, AllStages* stages, const StagePlaces& places, const RowProblem& row, bool paced,
       CountedWork* work)
       : q_(q),
         stages_(*stages),
@@ -290,12 +290,12 @@ class Row {
     return fits() ? std::optional<bool>(true) : std::nullopt;
   }
 
-  const Question& q_;
+  const Problem& q_;
   AllStages& stages_;
   const StagePlaces& places_;
   const States& states_;
   const LevelCosts costs_;
-  const RowQuestion& row_;
+  const RowProblem& row_;
   const bool paced_;         // memory is kept for the least depths with which a plan has the period
   CountedWork* const work_;  // may be null
   const std::vector<int64_t>& order_;
@@ -307,7 +307,7 @@ class Row {
   std::vector<Way> ways_;  // by place and state
 };
 
-std::vector<std::vector<int64_t>> orders(const Question& q) {
+std::vector<std::vector<int64_t>> orders(const Problem& q) {
   std::vector<int64_t> row(static_cast<size_t>(q.devices));
   std::iota(row.begin(), row.end(), int64_t{0});
   std::vector<std::vector<int64_t>> all = {row};
@@ -333,63 +333,63 @@ std::vector<std::vector<int64_t>> orders(const Question& q) {
 
 /// The problem's constraints on stages by their number; where pipelines drain, fewer stages are better than
 /// the period says, so each of several numbers.
-std::vector<StagePlaces> places_of(const Question& q, const States& some, const std::vector<int>& numbers) {
+std::vector<StagePlaces> places_of(const Problem& q, const States& some, const std::vector<int>& numbers) {
   if (q.places != nullptr) return {q.places->among(numbers)};
   std::vector<StagePlaces> all;
   if (facts_of(q.inputs.weights).drains())
     for (const int64_t most : {2, 3, 4, 6}) {
-      StageDemands stages;
+      StageConstraints stages;
       stages.most_stages = most;
       if (most < q.devices) all.emplace_back(some, stages, std::vector<NodeSet>{}, q.least_stages);
     }
-  all.emplace_back(some, StageDemands{}, std::vector<NodeSet>{}, q.least_stages);
+  all.emplace_back(some, StageConstraints{}, std::vector<NodeSet>{}, q.least_stages);
   return all;
 }
 
 }  // namespace
 
 struct RowSearch::Parts {
-  explicit Parts(const Question& question)
-      : numbers(thinned(*question.states,
-                        std::max(kSomeCuts, kCutsOfDevice * static_cast<int>(question.devices)))),
-        some(some_of(*question.states, numbers)),
-        few(question),
-        all(question),
-        ways_to_number(places_of(question, some, numbers)),
+  explicit Parts(const Problem& problem)
+      : numbers(
+            thinned(*problem.states, std::max(kSomeCuts, kCutsOfDevice * static_cast<int>(problem.devices)))),
+        some(some_of(*problem.states, numbers)),
+        few(problem),
+        all(problem),
+        ways_to_number(places_of(problem, some, numbers)),
         stages((few.states = &some, few.places = nullptr, few)) {}
 
   const std::vector<int> numbers;  // of the cuts
   const States some;
-  Question few;  // along these
-  const Question& all;
+  Problem few;  // along these
+  const Problem& all;
   const std::vector<StagePlaces> ways_to_number;
   AllStages stages;
 };
 
-RowSearch::RowSearch(const Question& question) : parts_(std::make_unique<Parts>(question)) {}
+RowSearch::RowSearch(const Problem& problem) : parts_(std::make_unique<Parts>(problem)) {}
 RowSearch::~RowSearch() = default;
 
-std::vector<Chain> RowSearch::chains(const RowQuestion& asked, CountedWork* work) {
-  const Question& question = parts_->all;
+std::vector<Chain> RowSearch::chains(const RowProblem& asked, CountedWork* work) {
+  const Problem& problem = parts_->all;
   const std::vector<int>& numbers = parts_->numbers;
   const std::vector<StagePlaces>& ways_to_number = parts_->ways_to_number;
   std::vector<Chain> found_chains;
   const std::vector<int64_t>& row = asked.order;
-  for (size_t way = 0; way < ways_to_number.size() * (question.memory_bytes > 0 ? 2 : 1); ++way) {
+  for (size_t way = 0; way < ways_to_number.size() * (problem.memory_bytes > 0 ? 2 : 1); ++way) {
     const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
     const bool paced = way >= ways_to_number.size();
     for (Chain& found : Row(parts_->few, &parts_->stages, places, asked, paced, work).chains()) {
       const int64_t used = found.devices() / asked.copies;
       const auto used_last = *std::max_element(row.end() - static_cast<std::ptrdiff_t>(used), row.end());
       Chain all = found;
-      const bool has_room = asked.copies == 1 && (question.all_devices || used_last >= used);
+      const bool has_room = asked.copies == 1 && (problem.all_devices || used_last >= used);
       if (has_room) {  // the first stage takes what is left
         FoundStage& first = all.stages.front();
         first.ranks.insert(first.ranks.end(), row.begin(), row.end() - static_cast<std::ptrdiff_t>(used));
         first.replicas = static_cast<int64_t>(first.ranks.size());
       }
       if (has_room &&
-          !question.inputs.devices_differ()) {  // and as it is: turned round, it is on the first devices
+          !problem.inputs.devices_differ()) {  // and as it is: turned round, it is on the first devices
         for (FoundStage& stage : found.stages)
           for (int64_t& rank : stage.ranks) rank = std::ssize(row) - 1 - rank;
       }
@@ -399,44 +399,44 @@ std::vector<Chain> RowSearch::chains(const RowQuestion& asked, CountedWork* work
           stage.to = numbers[static_cast<size_t>(stage.to)];
         }
         found_chains.push_back(std::move(*chain));
-        if (!question.all_devices && question.inputs.devices_differ()) break;
+        if (!problem.all_devices && problem.inputs.devices_differ()) break;
       }
     }
   }
   return found_chains;
 }
 
-std::vector<Chain> row_seeds(const Question& question) {
-  RowSearch search(question);
+std::vector<Chain> row_seeds(const Problem& problem) {
+  RowSearch search(problem);
   std::vector<Chain> seeds;
-  const auto add = [&](const RowQuestion& asked) {
+  const auto add = [&](const RowProblem& asked) {
     for (Chain& chain : search.chains(asked)) seeds.push_back(std::move(chain));
   };
-  for (const std::vector<int64_t>& order : orders(question)) {
+  for (const std::vector<int64_t>& order : orders(problem)) {
     // Where devices stay idle they are the last ones.
-    for (int64_t devices = question.devices; devices >= 1; devices /= 2) {
-      RowQuestion asked;
+    for (int64_t devices = problem.devices; devices >= 1; devices /= 2) {
+      RowProblem asked;
       for (const int64_t device : order)
         if (device < devices) asked.order.push_back(device);
       for (const double careful : {1.0, 2.0}) {
         asked.careful = careful;
-        asked.most_replicas = question.devices;
+        asked.most_replicas = problem.devices;
         for (asked.least_replicas = 1; asked.least_replicas <= devices; asked.least_replicas *= 2) add(asked);
         asked.least_replicas = asked.most_replicas = 1;
         add(asked);
-        if (question.inputs.levels.size() < 2) break;
+        if (problem.inputs.levels.size() < 2) break;
       }
-      if (question.all_devices) break;
+      if (problem.all_devices) break;
     }
   }
-  if (question.inputs.devices_differ() || question.places != nullptr) return seeds;
-  RowQuestion asked;
-  asked.most_replicas = question.devices;
+  if (problem.inputs.devices_differ() || problem.places != nullptr) return seeds;
+  RowProblem asked;
+  asked.most_replicas = problem.devices;
   int64_t group = 1;
-  for (size_t l = 0; l + 1 < question.inputs.levels.size(); ++l) {
-    group *= question.inputs.levels[l].count;
+  for (size_t l = 0; l + 1 < problem.inputs.levels.size(); ++l) {
+    group *= problem.inputs.levels[l].count;
     for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
-    for (asked.copies = question.devices / group; asked.copies > 1; asked.copies /= 2)
+    for (asked.copies = problem.devices / group; asked.copies > 1; asked.copies /= 2)
       for (asked.careful = 1; asked.careful <= 2; asked.careful *= 2) add(asked);
   }
   return seeds;

@@ -12,7 +12,7 @@
 namespace pipewright {
 
 /// Which devices, and what is asked of chains on them.
-struct RowQuestion {
+struct RowProblem {
   std::vector<int64_t> order;  ///< the first stage's devices are the first
   /// So many groups of `order.size()` devices each run the same pipeline: minibatches stay in their group,
   /// and each stage has as many replicas in each of them.
@@ -25,12 +25,12 @@ struct RowQuestion {
 /// the model, each stage as if its links were its own. Borrows the problem.
 class RowSearch {
  public:
-  explicit RowSearch(const Question& question);
+  explicit RowSearch(const Problem& problem);
   ~RowSearch();
   /// Where memory is limited, with room for the usual depths and for the least with which a plan has the
   /// period. They may break what the problem allows of stages' numbers. With counted work fewer, and none
   /// where there is too little of it.
-  std::vector<Chain> chains(const RowQuestion& asked, CountedWork* work = nullptr);
+  std::vector<Chain> chains(const RowProblem& asked, CountedWork* work = nullptr);
 
  private:
   struct Parts;
@@ -38,6 +38,6 @@ class RowSearch {
 };
 
 /// For several orders of the devices and bounds on a stage's replicas, and for groups that run the same.
-std::vector<Chain> row_seeds(const Question& question);
+std::vector<Chain> row_seeds(const Problem& problem);
 
 }  // namespace pipewright

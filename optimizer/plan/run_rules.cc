@@ -52,27 +52,27 @@ std::vector<int64_t> numbers_up_to(int64_t most, int64_t dense = 8) {
   return numbers;
 }
 
-std::vector<Answer> interleaved_candidates(const Question& question, const PlanRequest& request) {
-  std::vector<Answer> found;
-  const int64_t most = question.devices;
+std::vector<Solution> interleaved_candidates(const Problem& problem, const PlanRequest& request) {
+  std::vector<Solution> found;
+  const int64_t most = problem.devices;
   // Briefly, among some of the cuts.
   const bool brief = request.effort < 1;
-  const std::vector<int> numbers = thinned(*question.states, brief ? kManyCuts : question.states->size());
-  const States some = some_of(*question.states, numbers);
+  const std::vector<int> numbers = thinned(*problem.states, brief ? kManyCuts : problem.states->size());
+  const States some = some_of(*problem.states, numbers);
   // Stages of one rank share its memory as they need it: what fits, its plan says. A search knows an even
   // share, which is mostly too little for some, or no limit.
   std::vector<std::pair<int64_t, Recompute>> ways = {
-      {question.memory_bytes / request.stages_per_rank, question.recompute}};
-  if (question.memory_bytes > 0 && question.recompute == Recompute::kWhereNeeded) {
+      {problem.memory_bytes / request.stages_per_rank, problem.recompute}};
+  if (problem.memory_bytes > 0 && problem.recompute == Recompute::kWhereNeeded) {
     ways.emplace_back(ways[0].first, Recompute::kNever);
     ways.emplace_back(0, Recompute::kNever);
     ways.emplace_back(0, Recompute::kAlways);
-  } else if (question.memory_bytes > 0) {
-    ways.emplace_back(0, question.recompute);
+  } else if (problem.memory_bytes > 0) {
+    ways.emplace_back(0, problem.recompute);
   }
   for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
     if (devices < 2) continue;  // stages that share ranks are no neighbours
-    Question q = question;
+    Problem q = problem;
     q.states = &some;
     q.devices = devices * request.stages_per_rank;
     q.most_replicas = 1;
@@ -86,7 +86,8 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
     for (const auto& [memory_bytes, recompute] : ways) {
       q.memory_bytes = memory_bytes;
       q.recompute = recompute;
-      if (std::optional<Answer> answer = search(q)) found.push_back(named_as(numbers, std::move(*answer)));
+      if (std::optional<Solution> solution = search(q))
+        found.push_back(named_as(numbers, std::move(*solution)));
     }
   }
   return found;
@@ -94,22 +95,24 @@ std::vector<Answer> interleaved_candidates(const Question& question, const PlanR
 
 /// Where cuts are many: among some of them, then among those beside what was found. What fill and drain cost
 /// does not hang on a cut more or less.
-std::optional<Answer> among_few_cuts(const Question& question, const StageDemands& demands, bool brief) {
+std::optional<Solution> among_few_cuts(const Problem& problem, const StageConstraints& constraints,
+                                       bool brief) {
   constexpr int kFew = 48;
   constexpr int kBeside = 4;
-  std::vector<int> numbers = thinned(*question.states, brief ? kFew / 2 : kFew);
-  std::optional<Answer> found;
+  std::vector<int> numbers = thinned(*problem.states, brief ? kFew / 2 : kFew);
+  std::optional<Solution> found;
   for (int round = 0; round < (brief ? 1 : 2); ++round) {
-    const States some = some_of(*question.states, numbers);
-    Question few = question;
+    const States some = some_of(*problem.states, numbers);
+    Problem few = problem;
     few.states = &some;
-    std::optional<Answer> answer = search_with_demands(few, demands, {}, brief ? kBriefly : kNearEnough);
-    if (!answer) return found;
-    found = named_as(numbers, std::move(*answer));
+    std::optional<Solution> solution =
+        search_with_constraints(few, constraints, {}, brief ? kBriefly : kNearEnough);
+    if (!solution) return found;
+    found = named_as(numbers, std::move(*solution));
     std::set<int> beside(numbers.begin(), numbers.end());
     for (const FoundStage& stage : found->stages) {
       for (int i = stage.to - kBeside; i <= stage.to + kBeside; ++i)
-        if (i > 0 && i < question.states->size()) beside.insert(i);
+        if (i > 0 && i < problem.states->size()) beside.insert(i);
     }
     numbers.assign(beside.begin(), beside.end());
   }
@@ -117,16 +120,16 @@ std::optional<Answer> among_few_cuts(const Question& question, const StageDemand
 }
 
 /// Quickly, among some of the cuts.
-std::vector<Answer> answers_up_to_stages(const Question& question, int64_t most) {
-  const std::vector<int> numbers = thinned(*question.states, kManyCuts / 2);
-  const States some = some_of(*question.states, numbers);
-  Question q = question;
+std::vector<Solution> solutions_up_to_stages(const Problem& problem, int64_t most) {
+  const std::vector<int> numbers = thinned(*problem.states, kManyCuts / 2);
+  const States some = some_of(*problem.states, numbers);
+  Problem q = problem;
   q.states = &some;
   std::vector<int64_t> stages = numbers_up_to(most, 4);
   std::reverse(stages.begin(), stages.end());
-  std::vector<Answer> found;
-  for (Answer& answer : search_up_to_stages(q, stages, kBriefly))
-    found.push_back(named_as(numbers, std::move(answer)));
+  std::vector<Solution> found;
+  for (Solution& solution : search_up_to_stages(q, stages, kBriefly))
+    found.push_back(named_as(numbers, std::move(solution)));
   return found;
 }
 
@@ -187,7 +190,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices) {
     const int64_t each = rule.drains() ? kMicrobatchesPerDevice : kMicrobatchesOfTwoVersions;
     request.microbatches = std::min(each * devices, kMostInFlight);
   }
-  if (schedule.several_stages && (request.demands.any() || strategy.kind != StrategyKind::kBest)) {
+  if (schedule.several_stages && (request.constraints.any() || strategy.kind != StrategyKind::kBest)) {
     throw InputError("--schedule " + request.schedule +
                          ": not together with --strategy, --replicas, --pin or --max-stages",
                      "Its stages follow from the devices: --stages-per-rank for each.");
@@ -199,69 +202,69 @@ bool drains(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).drains();
 }
 
-bool runs_overlapping(const Question& question, const PlanRequest& request) {
+bool runs_overlapping(const Problem& problem, const PlanRequest& request) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   return schedule.trains() && !schedule.several_stages && schedule.kind != ScheduleKind::kModelParallel &&
-         !question.one_in_flight;
+         !problem.one_in_flight;
 }
 
 bool begins_with_known(const PlanRequest& request) {
-  return request.effort < 1 && request.known != nullptr && !request.demands.any();
+  return request.effort < 1 && request.known != nullptr && !request.constraints.any();
 }
 
 Ties ties_of(const PlanRequest& request) {
-  const bool answers = request.inference_period_seconds > 0;
-  return wants_intervals(request) && !answers ? Ties::kCopies : Ties::kTogether;
+  const bool solutions = request.inference_period_seconds > 0;
+  return wants_intervals(request) && !solutions ? Ties::kCopies : Ties::kTogether;
 }
 
-void search_by_rules(const PlanRequest& request, Question* question) {
+void search_by_rules(const PlanRequest& request, Problem* problem) {
   const ScheduleFacts& schedule = schedule_facts(request.schedule);
   const WeightRuleFacts& rule = weight_rule_facts(request.weights);
-  question->inputs.weights = rule.rule;
-  question->inputs.minibatches_per_update = wants_intervals(request) ? request.microbatches : 0;
-  question->inputs.pipeline_depth = rule.lag == WeightLag::kFirstStage ? question->devices : 0;
-  question->interval = wants_intervals(request) ? request.microbatches : 0;
-  question->whole_interval = schedule.holds_interval;
-  question->inputs.split_backward = schedule.splits_backward;
-  if (rule.in_place) question->recompute = Recompute::kNever;
+  problem->inputs.weights = rule.rule;
+  problem->inputs.minibatches_per_update = wants_intervals(request) ? request.microbatches : 0;
+  problem->inputs.pipeline_depth = rule.lag == WeightLag::kFirstStage ? problem->devices : 0;
+  problem->interval = wants_intervals(request) ? request.microbatches : 0;
+  problem->whole_interval = schedule.holds_interval;
+  problem->inputs.split_backward = schedule.splits_backward;
+  if (rule.in_place) problem->recompute = Recompute::kNever;
   const int64_t most = request.most_minibatches_per_update;
   if (most == 0 || rule.one_update_for_all) return;
-  question->most_replicas = std::min(question->most_replicas, most);
-  question->inputs.most_minibatches_of_round = most;
+  problem->most_replicas = std::min(problem->most_replicas, most);
+  problem->inputs.most_minibatches_of_round = most;
 }
 
-std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned, bool brief) {
-  if (schedule_facts(request.schedule).several_stages) return interleaved_candidates(question, request);
-  std::vector<Answer> found;
-  const auto add = [&](std::optional<Answer> answer) {
-    if (answer) found.push_back(std::move(*answer));
+std::vector<Solution> candidates(const Problem& problem, const PlanRequest& request,
+                                 const std::vector<NodeSet>& pinned, bool brief) {
+  if (schedule_facts(request.schedule).several_stages) return interleaved_candidates(problem, request);
+  std::vector<Solution> found;
+  const auto add = [&](std::optional<Solution> solution) {
+    if (solution) found.push_back(std::move(*solution));
   };
-  if (question.single_stage) {
-    add(search(question));
+  if (problem.single_stage) {
+    add(search(problem));
     return found;
   }
-  int64_t most =
-      std::min({question.devices, kMostTriedStages, static_cast<int64_t>(question.states->last())});
-  if (request.demands.most_stages > 0) most = std::min(most, request.demands.most_stages);
-  if (question.all_devices) {
-    add(search(question));
+  int64_t most = std::min({problem.devices, kMostTriedStages, static_cast<int64_t>(problem.states->last())});
+  if (request.constraints.most_stages > 0) most = std::min(most, request.constraints.most_stages);
+  if (problem.all_devices) {
+    add(search(problem));
     return found;
   }
-  if (brief && !request.demands.any()) {
-    found = answers_up_to_stages(question, std::max<int64_t>(most, 1));
+  if (brief && !request.constraints.any()) {
+    found = solutions_up_to_stages(problem, std::max<int64_t>(most, 1));
     if (!found.empty()) return found;
   }
   for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {
-    StageDemands demands = request.demands;
-    demands.most_stages = stages;
-    const bool few = !request.demands.any() && (brief || question.states->size() > kManyCuts);
-    std::optional<Answer> answer = few ? among_few_cuts(question, demands, brief)
-                                       : search_with_demands(question, demands, pinned, kNearEnough);
-    if (!answer) continue;
+    StageConstraints constraints = request.constraints;
+    constraints.most_stages = stages;
+    const bool few = !request.constraints.any() && (brief || problem.states->size() > kManyCuts);
+    std::optional<Solution> solution =
+        few ? among_few_cuts(problem, constraints, brief)
+            : search_with_constraints(problem, constraints, pinned, kNearEnough);
+    if (!solution) continue;
     // More stages that gain nothing would not be taken.
-    const bool known = !found.empty() && found.back().stages.size() == answer->stages.size();
-    if (!known) add(std::move(answer));
+    const bool known = !found.empty() && found.back().stages.size() == solution->stages.size();
+    if (!known) add(std::move(solution));
   }
   return found;
 }

@@ -9,7 +9,7 @@
 
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/price/depths.h"
-#include "optimizer/search/demands.h"
+#include "optimizer/search/constraints.h"
 #include "runtime/schedule/simulate.h"
 
 namespace pipewright {
@@ -20,7 +20,7 @@ PlanRequest with_run_rules(PlanRequest request, int64_t devices);
 
 bool drains(const PlanRequest& request);  ///< schedule with weights "flush"
 /// Training with a stage on each rank and minibatches that overlap.
-bool runs_overlapping(const Question& question, const PlanRequest& request);
+bool runs_overlapping(const Problem& problem, const PlanRequest& request);
 bool begins_with_known(const PlanRequest& request);
 
 /// Whether stages may hold copies of tied parameters: where all of them update after the same minibatches.
@@ -29,12 +29,12 @@ Ties ties_of(const PlanRequest& request);
 
 /// What the search has to know of the rules, and no stage of more replicas, or of longer rounds, than
 /// PlanRequest::most_minibatches_per_update allows.
-void search_by_rules(const PlanRequest& request, Question* question);
+void search_by_rules(const PlanRequest& request, Problem* problem);
 
-/// The best answer for each of several numbers of stages; those of schedule "interleaved" have
+/// The best solution for each of several numbers of stages; those of schedule "interleaved" have
 /// `stages_per_rank` stages for each device. `brief`: among some of the cuts. Empty if there is none.
-std::vector<Answer> candidates(const Question& question, const PlanRequest& request,
-                               const std::vector<NodeSet>& pinned, bool brief);
+std::vector<Solution> candidates(const Problem& problem, const PlanRequest& request,
+                                 const std::vector<NodeSet>& pinned, bool brief);
 
 /// What asks for plans that run as this one does: schedule, weights, microbatches.
 PlanRequest request_like(const Plan& plan);

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "optimizer/search/demands.h"
+#include "optimizer/search/constraints.h"
 #include "optimizer/search/few_cuts.h"
 
 namespace pipewright {
@@ -18,7 +18,7 @@ constexpr double kSeedProof = 2e-3;  // seeds are priced anyway, and moved from
 
 class EveryShape {
  public:
-  EveryShape(const Question& q, double seconds) : q_(q), seconds_(seconds) {}
+  EveryShape(const Problem& q, double seconds) : q_(q), seconds_(seconds) {}
 
   /// An upper bound of their number, or more than `most`.
   double count(double most) const {
@@ -64,52 +64,52 @@ class EveryShape {
     }
   }
 
-  const Question& q_;
+  const Problem& q_;
   double seconds_;
   Shape shape_;
   std::vector<Shape> shapes_;
 };
 
-/// The question as on one level of links, for each bandwidth and number of devices that is worth trying;
+/// The problem as on one level of links, for each bandwidth and number of devices that is worth trying;
 /// `brief`: the bandwidths as they are, on all devices.
-std::vector<Question> on_one_level(const Question& question, bool brief) {
-  const std::vector<TopologyLevel>& levels = question.inputs.levels;
-  if (levels.empty()) return {question};
+std::vector<Problem> on_one_level(const Problem& problem, bool brief) {
+  const std::vector<TopologyLevel>& levels = problem.inputs.levels;
+  if (levels.empty()) return {problem};
   std::set<double> bandwidths;
-  std::set<int64_t> counts = {question.devices};
+  std::set<int64_t> counts = {problem.devices};
   int64_t group = 1;
   for (const TopologyLevel& level : levels) {
     group *= level.count;
     bandwidths.insert(level.bandwidth_bytes_per_second);
     if (brief) continue;
-    if (group <= question.devices) counts.insert(group);
-    if (question.devices / 2 > group) counts.insert(question.devices / 2 / group * group);
+    if (group <= problem.devices) counts.insert(group);
+    if (problem.devices / 2 > group) counts.insert(problem.devices / 2 / group * group);
     // As if it were shared out among those who have it in common.
     const auto sharers = static_cast<double>(level.shared ? level.count : group / level.count);
     if (sharers > 1) bandwidths.insert(level.bandwidth_bytes_per_second / sharers);
   }
-  std::vector<Question> questions;
+  std::vector<Problem> problems;
   for (const int64_t devices : counts) {
     for (const double bandwidth : bandwidths) {
-      Question q = question;
+      Problem q = problem;
       q.inputs.forget_devices();
       q.inputs.bandwidth_bytes_per_second = bandwidth;
       q.inputs.latency_seconds = levels.back().latency_seconds;
       q.devices = devices;
       q.all_devices = false;
-      questions.push_back(std::move(q));
+      problems.push_back(std::move(q));
     }
   }
-  return questions;
+  return problems;
 }
 
 /// With room for several depths, where memory is limited.
-std::vector<Question> with_depths(const std::vector<Question>& questions) {
-  std::vector<Question> all;
-  for (Question q : questions) {
+std::vector<Problem> with_depths(const std::vector<Problem>& problems) {
+  std::vector<Problem> all;
+  for (Problem q : problems) {
     all.push_back(q);
     if (q.memory_bytes == 0) continue;
-    Question anything = q;  // a limit may not bind, and what recomputes may fit
+    Problem anything = q;  // a limit may not bind, and what recomputes may fit
     anything.memory_bytes = 0;
     all.push_back(std::move(anything));
     q.least_depths = true;
@@ -139,14 +139,14 @@ double work_before(const States& states, int state) {
   return at.forward_seconds + at.backward_seconds;
 }
 
-std::vector<Shape> single_stages(const Question& q) {
+std::vector<Shape> single_stages(const Problem& q) {
   std::vector<Shape> shapes;
   for (int64_t m = 1; m <= q.devices; m += m < 64 ? 1 : m / 8) shapes.push_back({{0, q.states->last()}, {m}});
   shapes.push_back({{0, q.states->last()}, {q.devices}});
   return shapes;
 }
 
-std::vector<Shape> even_shapes(const Question& q) {
+std::vector<Shape> even_shapes(const Problem& q) {
   const States& states = *q.states;
   const double work = work_before(states, states.last());
   const auto saved = static_cast<double>(std::max<int64_t>(1, states.states.back().saved_bytes));
@@ -180,20 +180,19 @@ std::vector<Shape> even_shapes(const Question& q) {
   return shapes;
 }
 
-std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds) {
-  EveryShape every(question, seconds);
+std::optional<std::vector<Shape>> every_shape(const Problem& problem, double seconds) {
+  EveryShape every(problem, seconds);
   if (every.count(kFewShapes) > kFewShapes) return std::nullopt;
   return every.all();
 }
 
-std::vector<Answer> searched_seeds(const Question& question, bool brief) {
-  std::vector<Answer> seeds;
+std::vector<Solution> searched_seeds(const Problem& problem, bool brief) {
+  std::vector<Solution> seeds;
   // Among some of the cuts: local moves find the right ones.
-  const std::vector<int> numbers = thinned(*question.states, kFewCuts);
-  const States some = some_of(*question.states, numbers);
+  const std::vector<int> numbers = thinned(*problem.states, kFewCuts);
+  const States some = some_of(*problem.states, numbers);
   using Counts = std::vector<int64_t>;
-  for (const Question& q :
-       brief ? on_one_level(question, true) : with_depths(on_one_level(question, false))) {
+  for (const Problem& q : brief ? on_one_level(problem, true) : with_depths(on_one_level(problem, false))) {
     if (q.all_devices || q.single_stage) {
       if (q.single_stage || q.devices <= 64)
         if (auto found = search(q)) seeds.push_back(std::move(*found));
@@ -201,10 +200,10 @@ std::vector<Answer> searched_seeds(const Question& question, bool brief) {
     }
     if (q.memory_bytes == 0 && !brief)
       if (auto found = search(q)) seeds.push_back(std::move(*found));
-    Question few = q;
+    Problem few = q;
     few.states = &some;
     const int64_t most = std::min<int64_t>(q.devices, some.last());
-    for (Answer& found :
+    for (Solution& found :
          search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kSeedProof))
       seeds.push_back(named_as(numbers, std::move(found)));
   }

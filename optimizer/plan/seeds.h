@@ -20,19 +20,19 @@ Shape shape_of(const std::vector<FoundStage>& stages);
 double work_before(const States& states, int state);
 
 /// Data parallelism on several numbers of devices, one and all among them.
-std::vector<Shape> single_stages(const Question& question);
+std::vector<Shape> single_stages(const Problem& problem);
 
 /// Equally many replicas in each of two, three, ... stages, which share evenly the compute; under a memory
 /// limit also what is kept for the backward, or half and half of both.
-std::vector<Shape> even_shapes(const Question& question);
+std::vector<Shape> even_shapes(const Problem& problem);
 
 /// Every chain of stages with any replicas, but those with a stage that computes for `seconds` or more;
 /// nothing where these are too many.
-std::optional<std::vector<Shape>> every_shape(const Question& question, double seconds);
+std::optional<std::vector<Shape>> every_shape(const Problem& problem, double seconds);
 
 /// The best by the search on one level of links, for several bandwidths (of each level, alone and shared
 /// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths. `brief`:
 /// few of these.
-std::vector<Answer> searched_seeds(const Question& question, bool brief);
+std::vector<Solution> searched_seeds(const Problem& problem, bool brief);
 
 }  // namespace pipewright

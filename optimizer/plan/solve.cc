@@ -53,7 +53,7 @@ constexpr double kMostSpent = 1000000, kMostDrained = 600000;
 constexpr double kPatience = 8, kLeastSpent = 40000;
 
 /// The bound knows nothing of what calibration found for all kinds of plans.
-double near_bound(const Question& q) {
+double near_bound(const Problem& q) {
   const bool crowded = q.inputs.crowd && q.devices > 1 && !q.inputs.devices_differ();
   return (crowded ? q.inputs.crowd->compute_factor : 1) * q.inputs.factors.least() + kNearBound;
 }
@@ -62,7 +62,7 @@ double near_bound(const Question& q) {
 int64_t recomputed(const FoundStage& stage) { return stage.recompute ? 2 + stage.kept_to : 0; }
 
 /// Equal for chains that run alike: devices that no price tells apart may change places.
-std::vector<int64_t> key_of(const Chain& chain, const Question& q) {
+std::vector<int64_t> key_of(const Chain& chain, const Problem& q) {
   const auto kind_of = [&](int64_t device) {  // the lowest device of the same kind
     int64_t kind = 0;
     while (!q.inputs.same_kind(kind, device)) ++kind;
@@ -99,27 +99,27 @@ bool idle_come_last(const Chain& chain) {
 
 class Search {
  public:
-  Search(const Question& question, const PlanRequest& request, double bound)
-      : q_(question),
-        fewer_(question),
-        evaluator_(question, request),
+  Search(const Problem& problem, const PlanRequest& request, double bound)
+      : q_(problem),
+        fewer_(problem),
+        evaluator_(problem, request),
         bound_(bound),
         most_(request.most_seconds),
         effort_(request.effort),
         begins_with_known_(begins_with_known(request)),
-        recompute_is_a_choice_(question.memory_bytes > 0 && question.recompute == Recompute::kWhereNeeded),
+        recompute_is_a_choice_(problem.memory_bytes > 0 && problem.recompute == Recompute::kWhereNeeded),
         depth_by_devices_(schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst &&
                           searched_strategy(request.strategy).kind == StrategyKind::kBest &&
-                          question.places == nullptr && !question.inputs.devices_differ()),
+                          problem.places == nullptr && !problem.inputs.devices_differ()),
         most_spent_(drains(request) ? kMostDrained : kMostSpent) {
     fewer_.all_devices = false;
   }
 
-  void seed(const std::vector<Answer>& known) {
+  void seed(const std::vector<Solution>& known) {
     few_ = every_shape(q_, kInfeasible).has_value();
     add_shapes(single_stages(q_));  // their floors are their prices
     price_waiting();
-    for (const Answer& answer : known) add_answer(answer);
+    for (const Solution& solution : known) add_solution(solution);
     price_waiting();
     if (done()) return;
     if (const auto every = every_shape(q_, best())) {
@@ -127,7 +127,7 @@ class Search {
     } else {
       add_shapes(even_shapes(q_));
       if (q_.places == nullptr)
-        for (const Answer& answer : searched_seeds(q_, begins_with_known_)) add_answer(answer);
+        for (const Solution& solution : searched_seeds(q_, begins_with_known_)) add_solution(solution);
     }
     for (Chain& chain : row_seeds(q_)) {
       add_several_times(shape_of(chain.stages));
@@ -417,14 +417,14 @@ class Search {
     return hash;
   }
 
-  void add_answer(const Answer& answer) {
-    const bool placed = std::none_of(answer.stages.begin(), answer.stages.end(),
+  void add_solution(const Solution& solution) {
+    const bool placed = std::none_of(solution.stages.begin(), solution.stages.end(),
                                      [](const FoundStage& stage) { return stage.ranks.empty(); });
-    if (placed == q_.inputs.placed()) add(Chain{answer.stages});
+    if (placed == q_.inputs.placed()) add(Chain{solution.stages});
     if (q_.inputs.levels.size() > 1) {
-      add_several_times(shape_of(answer.stages));
+      add_several_times(shape_of(solution.stages));
     } else {
-      add_shapes({shape_of(answer.stages)});
+      add_shapes({shape_of(solution.stages)});
     }
   }
 
@@ -505,8 +505,8 @@ class Search {
     if (priced_.size() > kKept) priced_.pop_back();
   }
 
-  const Question& q_;
-  Question fewer_;  // the same, where devices may stay idle
+  const Problem& q_;
+  Problem fewer_;  // the same, where devices may stay idle
   Evaluator evaluator_;
   const double bound_;
   const double most_;  // what is slower is of no interest
@@ -537,9 +537,9 @@ class Search {
 
 }  // namespace
 
-std::optional<SolvedChain> solve(const Question& question, const PlanRequest& request,
-                                 const std::vector<Answer>& known, double bound_seconds) {
-  Search search(question, request, bound_seconds);
+std::optional<SolvedChain> solve(const Problem& problem, const PlanRequest& request,
+                                 const std::vector<Solution>& known, double bound_seconds) {
+  Search search(problem, request, bound_seconds);
   search.seed(known);
   search.improve();
   return search.result();

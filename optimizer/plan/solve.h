@@ -24,8 +24,8 @@ struct SolvedChain {
 /// above the best is priced. The search ends where nothing is left to try, near `bound_seconds`, or with the
 /// work that request.effort allows. Nothing if nothing fits, or takes less than request.most_seconds. For
 /// training with minibatches that overlap and a stage on each rank. The same for the same input. Borrows
-/// question and request.
-std::optional<SolvedChain> solve(const Question& question, const PlanRequest& request,
-                                 const std::vector<Answer>& known, double bound_seconds);
+/// problem and request.
+std::optional<SolvedChain> solve(const Problem& problem, const PlanRequest& request,
+                                 const std::vector<Solution>& known, double bound_seconds);
 
 }  // namespace pipewright

@@ -30,7 +30,7 @@ void run_by(const RunRules& rules, Plan* plan);
 /// is the caller's to see.
 bool choose_depths(int64_t memory_bytes, bool simulates, Plan* plan, PlanCost* cost, DepthAim* aim = nullptr);
 
-/// What the plans of one question are priced with. Borrows the flow.
+/// What the plans of one problem are priced with. Borrows the flow.
 struct Pricing {
   const Dataflow* flow;
   CostInputs inputs;  ///< cost_inputs()

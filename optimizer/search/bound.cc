@@ -27,7 +27,7 @@ StageLoad load_between(const Cell& from, const Cell& to, bool first, bool last) 
 
 class Relaxed {
  public:
-  Relaxed(const Cells& cells, const Question& question) : cells_(cells), q_(question) {}
+  Relaxed(const Cells& cells, const Problem& problem) : cells_(cells), q_(problem) {}
 
   /// Cells between the ends along a way of that period; nothing: no plan has it.
   std::optional<std::vector<int>> way(double period) const {
@@ -78,7 +78,7 @@ class Relaxed {
   }
 
   const Cells& cells_;
-  const Question& q_;
+  const Problem& q_;
 };
 
 /// Some of the sets of a cell, those first that carry least over.
@@ -96,19 +96,18 @@ std::vector<int> best_of(const std::vector<int>& cell_of_set, int cell) {
 
 }  // namespace
 
-Bounds::Bounds(const Dataflow& flow, const Contraction& graph, const Question& question,
-               int64_t most_down_sets)
-    : flow_(flow), graph_(graph), question_(question), sets_(all_down_sets(graph, most_down_sets)) {
+Bounds::Bounds(const Dataflow& flow, const Contraction& graph, const Problem& problem, int64_t most_down_sets)
+    : flow_(flow), graph_(graph), problem_(problem), sets_(all_down_sets(graph, most_down_sets)) {
   cells_ = sets_ ? cells_of(flow, graph, *sets_, kMostCells, &cell_of_set_)
                  : cells_around(flow, graph, kMostCells);
 }
 
 Bound Bounds::of(double achieved_seconds) const {
   Bound bound;
-  const Relaxed relaxed(cells_, question_);
+  const Relaxed relaxed(cells_, problem_);
   double low = 0;
   for (const ProfiledNode& node : flow_.profile.nodes) low += node.compute_seconds();
-  low = std::min(achieved_seconds, low / static_cast<double>(question_.devices));
+  low = std::min(achieved_seconds, low / static_cast<double>(problem_.devices));
   double high = achieved_seconds;
   std::set<int> passed;
   // First just below what was achieved: where the plan is as good as it can be, that is all.

@@ -29,10 +29,10 @@ struct Bound {
   std::vector<double> places_seconds;
 };
 
-/// Bounds of a question's plans (memory and `states` are not looked at). Borrows all three.
+/// Bounds of a problem's plans (memory and `states` are not looked at). Borrows all three.
 class Bounds {
  public:
-  Bounds(const Dataflow& flow, const Contraction& graph, const Question& question,
+  Bounds(const Dataflow& flow, const Contraction& graph, const Problem& problem,
          int64_t most_down_sets = kMostDownSets);
 
   /// At most `achieved_seconds`, a plan's period; within a part in 5000 of what the cells can prove.
@@ -41,7 +41,7 @@ class Bounds {
  private:
   const Dataflow& flow_;
   const Contraction& graph_;
-  const Question& question_;
+  const Problem& problem_;
   std::optional<DownSets> sets_;
   Cells cells_;
   std::vector<int> cell_of_set_;

@@ -1,4 +1,4 @@
-// How much a search may spend. It is counted, not timed: the answer is the same on every machine, however
+// How much a search may spend. It is counted, not timed: the solution is the same on every machine, however
 // busy that is.
 #pragma once
 

@@ -59,12 +59,12 @@ States some_of(const States& states, const std::vector<int>& numbers) {
   return some;
 }
 
-Answer named_as(const std::vector<int>& numbers, Answer answer) {
-  for (FoundStage& stage : answer.stages) {
+Solution named_as(const std::vector<int>& numbers, Solution solution) {
+  for (FoundStage& stage : solution.stages) {
     stage.from = numbers[static_cast<size_t>(stage.from)];
     stage.to = numbers[static_cast<size_t>(stage.to)];
   }
-  return answer;
+  return solution;
 }
 
 }  // namespace pipewright

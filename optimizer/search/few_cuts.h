@@ -1,4 +1,4 @@
-// Some of a question's cuts: a plan that goes along them is soon found and often nearly the best.
+// Some of a problem's cuts: a plan that goes along them is soon found and often nearly the best.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ std::vector<int> thinned(const States& states, int most);
 /// States by these numbers, ascending, both ends among them.
 States some_of(const States& states, const std::vector<int>& numbers);
 
-/// An answer along some of the states, in the numbers of all.
-Answer named_as(const std::vector<int>& numbers, Answer answer);
+/// A solution along some of the states, in the numbers of all.
+Solution named_as(const std::vector<int>& numbers, Solution solution);
 
 }  // namespace pipewright

@@ -43,7 +43,7 @@ StageMemory inference_memory(const StageLoad& load) {
 
 int64_t inference_memory_bytes(const StageLoad& load) { return inference_memory(load).total_bytes(); }
 
-std::optional<InferenceAnswer> search_inference(const Question& q, double period_seconds) {
+std::optional<InferenceSolution> search_inference(const Problem& q, double period_seconds) {
   PW_CHECK(period_seconds > 0, "a period");
   PW_CHECK(!q.inputs.placed(), "on one level of equal devices");
   const States& states = *q.states;
@@ -78,17 +78,17 @@ std::optional<InferenceAnswer> search_inference(const Question& q, double period
     }
   }
   if (!std::isfinite(best[0][devices].latency)) return std::nullopt;
-  InferenceAnswer found;
+  InferenceSolution found;
   found.latency_seconds = best[0][devices].latency;
   int64_t left = devices;
   for (int i = 0; i != last;) {
     const Suffix& suffix = best[i][left];
-    found.answer.stages.push_back({i, suffix.next, suffix.replicas});
+    found.solution.stages.push_back({i, suffix.next, suffix.replicas});
     const InferenceCost cost = inference_cost(load_between(states, i, suffix.next), q.inputs);
-    found.answer.period_seconds =
-        std::max(found.answer.period_seconds,
+    found.solution.period_seconds =
+        std::max(found.solution.period_seconds,
                  std::max(cost.forward_seconds, cost.link_seconds) / static_cast<double>(suffix.replicas));
-    found.answer.devices += suffix.replicas;
+    found.solution.devices += suffix.replicas;
     left -= suffix.replicas;
     i = suffix.next;
   }

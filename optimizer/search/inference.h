@@ -1,4 +1,4 @@
-// Plans for answering, not training: forward only, least latency at a given rate of minibatches.
+// Plans for inference, not training: forward only, least latency at a given rate of minibatches.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct InferenceCost {
   int64_t memory_bytes = 0;    ///< inference_memory_bytes()
 };
 
-struct InferenceAnswer {
-  Answer answer;               ///< period_seconds: of its slowest stage or link
+struct InferenceSolution {
+  Solution solution;           ///< period_seconds: of its slowest stage or link
   double latency_seconds = 0;  ///< of one minibatch through all stages: forwards and transfers
 };
 
@@ -28,9 +28,9 @@ int64_t inference_memory_bytes(const StageLoad& load);
 
 /// The least latency with which a minibatch can enter every `period_seconds`: a stage of m replicas takes at
 /// most m periods for its forward, and as long for each direction of its link. As forwards add up to the same
-/// for every plan, that is the least sum of transfers. Exact over the question's states, at most `devices`
-/// devices, memory, stages and replicas as the question says. Ties: fewest devices, fewest stages. Nothing if
+/// for every plan, that is the least sum of transfers. Exact over the problem's states, at most `devices`
+/// devices, memory, stages and replicas as the problem says. Ties: fewest devices, fewest stages. Nothing if
 /// there is none. On one level of equal devices.
-std::optional<InferenceAnswer> search_inference(const Question& question, double period_seconds);
+std::optional<InferenceSolution> search_inference(const Problem& problem, double period_seconds);
 
 }  // namespace pipewright

@@ -23,22 +23,22 @@ constexpr double kProof = 1e-12;
 /// From here on it is likely that the best plan has been met.
 constexpr double kCloseBracket = 0.02;
 
-std::optional<Answer> one_stage(const Question& q) {
+std::optional<Solution> one_stage(const Problem& q) {
   const StageLoad load = load_of(q, 0, q.states->last());
   if (!recompute_to_fit(q, load, q.devices, 0, q.memory_bytes)) return std::nullopt;
-  Answer answer;
-  answer.stages = {{0, q.states->last(), q.devices}};
-  finish(q, &answer);
-  return answer;
+  Solution solution;
+  solution.stages = {{0, q.states->last(), q.devices}};
+  finish(q, &solution);
+  return solution;
 }
 
-/// Any answer within the memory, whatever it takes.
-std::optional<Answer> any_answer(const Question& q) {
+/// Any solution within the memory, whatever it takes.
+std::optional<Solution> any_solution(const Problem& q) {
   if (q.single_stage) return one_stage(q);
   return q.all_devices ? exactly_all_devices(q, kNoLimit, false) : FewestDevices(q).within(kNoLimit);
 }
 
-std::optional<Answer> one_placed_stage(const Question& q) {
+std::optional<Solution> one_placed_stage(const Problem& q) {
   StageLoad load = load_of(q, 0, q.states->last());
   load.workspace = workspace_between(*q.states, 0, q.states->last());
   Stage stage;
@@ -53,15 +53,15 @@ std::optional<Answer> one_placed_stage(const Question& q) {
     for (const int64_t rank : stage.ranks) seconds.push_back(compute_seconds_on(load, q.inputs, rank));
     stage.shares = best_shares(seconds, q.inputs.most_minibatches_of_round);
   }
-  Answer answer;
-  answer.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};
-  answer.devices = q.devices;
-  answer.period_seconds = price_placed({load}, {stage}, q.inputs).total_seconds();
-  return answer;
+  Solution solution;
+  solution.stages = {{0, q.states->last(), q.devices, stage.ranks, stage.shares, *recompute}};
+  solution.devices = q.devices;
+  solution.period_seconds = price_placed({load}, {stage}, q.inputs).total_seconds();
+  return solution;
 }
 
-std::optional<Answer> on_all_devices(const Question& q) {
-  const std::optional<Answer> fastest = exactly_all_devices(q, kNoLimit, true);
+std::optional<Solution> on_all_devices(const Problem& q) {
+  const std::optional<Solution> fastest = exactly_all_devices(q, kNoLimit, true);
   if (!fastest) return fastest;
   // With one minibatch in flight no stage waits for a slower one: what crosses the cuts adds up instead.
   std::optional<double> levels_of;
@@ -70,14 +70,14 @@ std::optional<Answer> on_all_devices(const Question& q) {
 }
 
 /// On unequal devices in a row, with the last stage on the first of them or on the last.
-std::optional<Answer> on_all_devices_either_way(const Question& q) {
-  std::optional<Answer> best = on_all_devices(q);
-  Question turned = q;
+std::optional<Solution> on_all_devices_either_way(const Problem& q) {
+  std::optional<Solution> best = on_all_devices(q);
+  Problem turned = q;
   std::reverse(turned.inputs.speeds.begin(), turned.inputs.speeds.end());
   std::reverse(turned.inputs.paces.begin(), turned.inputs.paces.end());
   std::reverse(turned.inputs.classes.begin(), turned.inputs.classes.end());
   std::reverse(turned.inputs.memories.begin(), turned.inputs.memories.end());
-  std::optional<Answer> other = on_all_devices(turned);
+  std::optional<Solution> other = on_all_devices(turned);
   if (!other || (best && best->period_seconds <= other->period_seconds * (1 + kTolerance))) return best;
   for (FoundStage& stage : other->stages)
     for (int64_t& rank : stage.ranks) rank = q.devices - 1 - rank;
@@ -86,17 +86,17 @@ std::optional<Answer> on_all_devices_either_way(const Question& q) {
 
 /// With depths that follow from the period a plan found says nothing of shorter ones: plain bisection.
 /// `refuted` is a period that no plan is below.
-std::optional<Answer> at_least_depths(const Question& q, FewestDevices* table, double* refuted) {
+std::optional<Solution> at_least_depths(const Problem& q, FewestDevices* table, double* refuted) {
   constexpr double kClose = 1e-4;
   const State& whole = q.states->states.back();
   double low =
       (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
-  std::optional<Answer> best = table->within(kNoLimit);
+  std::optional<Solution> best = table->within(kNoLimit);
   if (!best) return best;
   double high = kNoLimit;
   for (double step = 0.01; low > 0 && high == kNoLimit && step < 1e9; step *= 2) {
     const double period = low * (1 + step);
-    if (std::optional<Answer> found = table->within(period)) {
+    if (std::optional<Solution> found = table->within(period)) {
       best = std::move(found);
       high = period;
     } else {
@@ -105,7 +105,7 @@ std::optional<Answer> at_least_depths(const Question& q, FewestDevices* table, d
   }
   while (high < kNoLimit && high - low > kClose * high) {
     const double middle = low + (high - low) / 2;
-    if (std::optional<Answer> found = table->within(middle)) {
+    if (std::optional<Solution> found = table->within(middle)) {
       best = std::move(found);
       high = middle;
     } else {
@@ -117,10 +117,10 @@ std::optional<Answer> at_least_depths(const Question& q, FewestDevices* table, d
 }
 
 /// Smallest period: bisection between what is impossible and what was achieved.
-std::optional<Answer> fewest_at_least_period(const Question& q) {
+std::optional<Solution> fewest_at_least_period(const Problem& q) {
   FewestDevices table(q);
   if (q.least_depths) return at_least_depths(q, &table, nullptr);
-  std::optional<Answer> best = table.within(kNoLimit);
+  std::optional<Solution> best = table.within(kNoLimit);
   if (!best) return best;
   double high = best->period_seconds;  // achieved
   const State& whole = q.states->states.back();
@@ -129,7 +129,7 @@ std::optional<Answer> fewest_at_least_period(const Question& q) {
   // `low` is a bound; every other value that `low` takes was tried and found impossible. Each success brings
   // `high` down to what the plan found really takes.
   const auto tried = [&](double period) {
-    const std::optional<Answer> found = table.within(period);
+    const std::optional<Solution> found = table.within(period);
     if (found) {
       high = std::min(period, found->period_seconds);
     } else {
@@ -154,7 +154,7 @@ std::optional<Answer> fewest_at_least_period(const Question& q) {
 
 }  // namespace
 
-int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t replicas, double behind_seconds) {
+int64_t assumed_in_flight(const Problem& q, int64_t later_devices, int64_t replicas, double behind_seconds) {
   if (q.one_in_flight) return 1;
   if (q.least_depths) {
     const double paced = q.depth_period_seconds * static_cast<double>(replicas);
@@ -167,7 +167,7 @@ int64_t assumed_in_flight(const Question& q, int64_t later_devices, int64_t repl
   return std::min(q.whole_interval ? interval : std::min(bound, interval), kMostInFlight);
 }
 
-std::optional<Answer> search(const Question& q) {
+std::optional<Solution> search(const Problem& q) {
   PW_CHECK(q.states->size() >= 2, "the empty and the full set are states");
   if (q.single_stage) return q.inputs.placed() ? one_placed_stage(q) : one_stage(q);
   if (q.inputs.devices_differ() && q.devices == static_cast<int64_t>(q.inputs.memories.size()))
@@ -178,7 +178,7 @@ std::optional<Answer> search(const Question& q) {
 namespace {
 
 /// Seconds for a byte of gradients that any `m` of the devices take for their sum at least, by m.
-std::vector<double> least_exchange_of_any(const Question& q) {
+std::vector<double> least_exchange_of_any(const Problem& q) {
   const auto seconds = [](double crossing, double bandwidth) {
     return all_reduce_link_seconds(1, crossing, bandwidth);
   };
@@ -205,8 +205,8 @@ std::vector<double> least_exchange_of_any(const Question& q) {
 
 }  // namespace
 
-double least_period_anywhere(const Question& question) {
-  Question q = question;
+double least_period_anywhere(const Problem& problem) {
+  Problem q = problem;
   const bool differ = q.inputs.devices_differ();
   if (differ || q.single_stage || q.one_in_flight) return 0;
   q.all_devices = false;  // nor are there of fewer
@@ -225,11 +225,11 @@ double least_period_anywhere(const Question& question) {
   return refuted;
 }
 
-FullestStage fullest_stage(const Question& q, const Answer& answer) {
+FullestStage fullest_stage(const Problem& q, const Solution& solution) {
   FullestStage fullest;
-  int64_t later = answer.devices;
-  for (size_t s = 0; s < answer.stages.size(); ++s) {
-    const FoundStage& stage = answer.stages[s];
+  int64_t later = solution.devices;
+  for (size_t s = 0; s < solution.stages.size(); ++s) {
+    const FoundStage& stage = solution.stages[s];
     later -= stage.replicas;
     StageLoad load = load_between(*q.states, stage.from, stage.to);
     load.workspace = workspace_between(*q.states, stage.from, stage.to);
@@ -242,18 +242,18 @@ FullestStage fullest_stage(const Question& q, const Answer& answer) {
   return fullest;
 }
 
-std::optional<Answer> search_least_memory(const Question& question) {
-  Question q = question;
+std::optional<Solution> search_least_memory(const Problem& problem) {
+  Problem q = problem;
   q.memory_bytes = 0;
   // Memory does not depend on where a stage is.
   q.inputs.forget_devices();
-  std::optional<Answer> best = any_answer(q);
+  std::optional<Solution> best = any_solution(q);
   if (!best) return best;
   int64_t high = fullest_stage(q, *best).memory.total_bytes();
   int64_t low = 0;
   while (high - low > 1) {
     q.memory_bytes = low + (high - low) / 2;
-    std::optional<Answer> found = any_answer(q);
+    std::optional<Solution> found = any_solution(q);
     if (found) {
       high = fullest_stage(q, *found).memory.total_bytes();
       best = std::move(found);

@@ -20,7 +20,7 @@ namespace pipewright {
 class StagePlaces;
 
 /// Borrows states and places.
-struct Question {
+struct Problem {
   const States* states = nullptr;
   CostInputs inputs;
   int64_t devices = 1;
@@ -33,7 +33,7 @@ struct Question {
   bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
   int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
   bool one_in_flight = false;   ///< memory is that of one minibatch at a time
-  /// Room is kept only for the depth without which no plan has the period in question (Little's law: a rank
+  /// Room is kept only for the depth without which no plan has the period asked for (Little's law: a rank
   /// of m replicas holds its minibatches for as long as the work behind it takes). The search sets the
   /// period.
   bool least_depths = false;
@@ -45,7 +45,7 @@ struct Question {
   /// such end.
   int64_t interval = 0;
   bool whole_interval = false;  ///< all of them are: gpipe
-  /// What is demanded of stages (search/demands.h), for solve() alone: search() does not look at it.
+  /// The constraints on stages (search/constraints.h), for solve() alone: search() does not look at it.
   const StagePlaces* places = nullptr;
 };
 
@@ -63,44 +63,45 @@ struct FoundStage {
   int kept_to = -1;
 };
 
-struct Answer {
+struct Solution {
   std::vector<FoundStage> stages;
-  double period_seconds = 0;  ///< the largest of the stages; no answer is smaller by more than a part in 1e9
+  double period_seconds =
+      0;  ///< the largest of the stages; no solution is smaller by more than a part in 1e9
   int64_t devices = 0;
   bool exact = true;  ///< false: the space of placements was too large to search all of it
 };
 
-/// The answer with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
+/// The solution with the smallest period; among those within a part in 1e9 of it the one with fewest devices,
 /// then with the smallest periods of its stages, slowest first (in whole parts of 2^30 of the period; of
 /// equal ones the shorter list), then fewest bytes across all its cuts, then the earliest cuts. With one
 /// minibatch in flight the periods of the other stages are no aim. Nothing if there is none.
 /// Where it matters which devices run a stage (CostInputs::placed()), only of one stage on all devices, and
 /// of a stage on each device, which then stand in a row, whatever their links have in common: chains on all
 /// other placements are solve()'s.
-std::optional<Answer> search(const Question& question);
+std::optional<Solution> search(const Problem& problem);
 
-/// Memory of the fullest stage of an answer, with the in-flight depths that the search assumes, and which
+/// Memory of the fullest stage of a solution, with the in-flight depths that the search assumes, and which
 /// stage that is.
 struct FullestStage {
   int stage = 0;
   int64_t in_flight = 1;
   StageMemory memory;
 };
-FullestStage fullest_stage(const Question& question, const Answer& answer);
+FullestStage fullest_stage(const Problem& problem, const Solution& solution);
 
-/// The answer whose fullest stage is smallest, `memory_bytes` ignored. Nothing if no memory would do.
-std::optional<Answer> search_least_memory(const Question& question);
+/// The solution whose fullest stage is smallest, `memory_bytes` ignored. Nothing if no memory would do.
+std::optional<Solution> search_least_memory(const Problem& problem);
 
 /// A period that no plan is below, wherever its stages stand and however deep they run: on one level of equal
 /// devices the least of the formula (with the exchange of an update interval as it is), under a memory limit
 /// with the least depths; on several levels as if each message had the innermost links to itself and each
 /// exchange those that it cannot avoid. To a part in 10^4. For all of
-/// the question's states; 0 where nothing is known.
-double least_period_anywhere(const Question& question);
+/// the problem's states; 0 where nothing is known.
+double least_period_anywhere(const Problem& problem);
 
 /// Depth that the search assumes for a stage with `later_devices` behind it, or `behind_seconds` of work from
 /// itself on.
-int64_t assumed_in_flight(const Question& question, int64_t later_devices, int64_t replicas,
+int64_t assumed_in_flight(const Problem& problem, int64_t later_devices, int64_t replicas,
                           double behind_seconds = 0);
 
 }  // namespace pipewright

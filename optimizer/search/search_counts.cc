@@ -5,8 +5,8 @@
 
 namespace pipewright::search_detail {
 
-std::optional<Answer> exactly_all_devices(const Question& q, double period, bool least_period,
-                                          std::optional<double> levels_of) {
+std::optional<Solution> exactly_all_devices(const Problem& q, double period, bool least_period,
+                                            std::optional<double> levels_of) {
   const States& states = *q.states;
   const int last = states.last();
   const int tables = q.replicated ? 2 : 1;
@@ -53,16 +53,16 @@ std::optional<Answer> exactly_all_devices(const Question& q, double period, bool
   int table = tables - 1;
   int64_t devices = q.devices;
   if (!best[table][0][devices].possible) return std::nullopt;
-  Answer answer;
+  Solution solution;
   for (int i = 0; i != last;) {
     const Suffix& suffix = best[table][i][devices];
-    answer.stages.push_back({i, suffix.next, suffix.replicas});
+    solution.stages.push_back({i, suffix.next, suffix.replicas});
     table = suffix.rest_replicated ? 1 : 0;
     devices = suffix.rest_devices;
     i = suffix.next;
   }
-  finish(q, &answer);
-  return answer;
+  finish(q, &solution);
+  return solution;
 }
 
 }  // namespace pipewright::search_detail

@@ -17,8 +17,8 @@ constexpr int kMostListed = 2048;
 
 }  // namespace
 
-FewestDevices::FewestDevices(const Question& question)
-    : q_(question), states_(*question.states), size_(states_.size()), tables_(question.replicated ? 2 : 1) {
+FewestDevices::FewestDevices(const Problem& problem)
+    : q_(problem), states_(*problem.states), size_(states_.size()), tables_(problem.replicated ? 2 : 1) {
   work_.resize(size_);
   exchange_.resize(size_);
   link_in_.resize(size_);
@@ -42,7 +42,7 @@ FewestDevices::FewestDevices(const Question& question)
   }
 }
 
-std::optional<Answer> FewestDevices::within(double period) {
+std::optional<Solution> FewestDevices::within(double period) {
   period_ = period;
   q_.depth_period_seconds = period;
   per_period_ = period > 0 ? 1 / period : 1e200;
@@ -58,15 +58,15 @@ std::optional<Answer> FewestDevices::within(double period) {
 
   int table = tables_ - 1;
   if (fewest(table, 0) >= kImpossible) return std::nullopt;
-  Answer answer;
+  Solution solution;
   for (int i = 0; i != last;) {
     const Way& way = ways_[static_cast<size_t>(table) * size_ + i];
-    answer.stages.push_back({i, way.next, way.replicas});
+    solution.stages.push_back({i, way.next, way.replicas});
     table = way.rest;
     i = way.next;
   }
-  finish(q_, &answer);
-  return answer;
+  finish(q_, &solution);
+  return solution;
 }
 
 // m replicas exchange (m - 1) / m of it, and they are at least two and at least work / period.
@@ -190,7 +190,7 @@ void FewestDevices::try_stage(int i, int j) {
   }
 }
 
-Answer FewestDevices::best_of_fewest(double period, double levels_of) const {
+Solution FewestDevices::best_of_fewest(double period, double levels_of) const {
   PW_CHECK(period == period_, "the table is of another period");
   struct Edge {
     int table, from, next, rest;
@@ -250,17 +250,17 @@ Answer FewestDevices::best_of_fewest(double period, double levels_of) const {
     end = begin;
   }
 
-  Answer answer;
+  Solution solution;
   int table = tables_ - 1;
   for (int i = 0; i != last;) {
     const Suffix& suffix = best[static_cast<size_t>(table) * size_ + i];
     PW_CHECK(suffix.possible, "what was reached leads to the end");
-    answer.stages.push_back({i, suffix.next, suffix.replicas});
+    solution.stages.push_back({i, suffix.next, suffix.replicas});
     table = suffix.rest_replicated ? 1 : 0;
     i = suffix.next;
   }
-  finish(q_, &answer);
-  return answer;
+  finish(q_, &solution);
+  return solution;
 }
 
 }  // namespace pipewright::search_detail

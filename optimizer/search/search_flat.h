@@ -8,17 +8,17 @@
 
 namespace pipewright::search_detail {
 
-/// Answers for one question and any number of periods. Borrows the question.
+/// Answers for one problem and any number of periods. Borrows the problem.
 class FewestDevices {
  public:
-  explicit FewestDevices(const Question& question);
+  explicit FewestDevices(const Problem& problem);
 
   /// A plan of the fewest devices whose stages are all within the period; nothing if there is none.
-  std::optional<Answer> within(double period);
+  std::optional<Solution> within(double period);
 
   /// Of the plans of fewest devices the one that search.h promises, with the periods of its stages in parts
   /// of `levels_of`. The table of within(period) must have been made last.
-  Answer best_of_fewest(double period, double levels_of) const;
+  Solution best_of_fewest(double period, double levels_of) const;
 
  private:
   static constexpr int64_t kImpossible = int64_t{1} << 40;
@@ -39,7 +39,7 @@ class FewestDevices {
   int64_t replicas_alone(int i, int j, int64_t least, int64_t most, int64_t after) const;
   int64_t replicas_of(int i, int j, int64_t least, int64_t most, int64_t after) const;
 
-  Question q_;  // a copy: depths may follow the period
+  Problem q_;  // a copy: depths may follow the period
   const States& states_;
   int size_ = 0;
   int tables_ = 1;

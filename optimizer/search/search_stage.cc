@@ -25,7 +25,7 @@ int32_t level_of(double stage_period, double period) {
   return period > 0 ? static_cast<int32_t>(std::lround(stage_period / period * kLevels)) : 0;
 }
 
-StageLoad load_of(const Question& q, int from, int to) {
+StageLoad load_of(const Problem& q, int from, int to) {
   StageLoad load = load_between(*q.states, from, to);
   load.recompute = q.recompute == Recompute::kAlways;
   if (q.least_depths) {
@@ -38,11 +38,11 @@ StageLoad load_of(const Question& q, int from, int to) {
   return load;
 }
 
-bool stage_allowed(const Question& q, int from, int to) {
+bool stage_allowed(const Problem& q, int from, int to) {
   return q.least_stages < 2 || from != 0 || to != q.states->last();
 }
 
-std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
+std::optional<bool> recompute_to_fit(const Problem& q, StageLoad load, int64_t replicas,
                                      int64_t later_devices, int64_t memory_bytes) {
   const bool always = q.recompute == Recompute::kAlways;
   if (memory_bytes == 0) return always;
@@ -56,13 +56,13 @@ std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t 
   return std::nullopt;
 }
 
-std::vector<int64_t> ranks_in_row(const Question& q, int64_t replicas, int64_t later_devices) {
+std::vector<int64_t> ranks_in_row(const Problem& q, int64_t replicas, int64_t later_devices) {
   if (!q.inputs.placed()) return {};
   PW_CHECK(replicas == 1, "in a row stands a stage on each device, not " << replicas << " replicas");
   return {later_devices};
 }
 
-double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices) {
+double fitted_period(const Problem& q, StageLoad load, int64_t replicas, int64_t later_devices) {
   const std::vector<int64_t> ranks = ranks_in_row(q, replicas, later_devices);
   const auto recompute =
       recompute_to_fit(q, load, replicas, later_devices, memory_limit_bytes(q.inputs, q.memory_bytes, ranks));
@@ -74,7 +74,7 @@ double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_
   return period.total_seconds();
 }
 
-StageOption option_of(const Question& q, int from, int to) {
+StageOption option_of(const Problem& q, int from, int to) {
   StageOption stage;
   stage.load = load_of(q, from, to);
   stage.terms = stage_terms(stage.load, q.inputs);
@@ -87,7 +87,7 @@ StageOption option_of(const Question& q, int from, int to) {
   return stage;
 }
 
-bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
+bool within(const Problem& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
             double period) {
   if (!(stage.terms.period(replicas).total_seconds() <= period)) return false;
   if (q.memory_bytes == 0) return true;
@@ -96,7 +96,7 @@ bool within(const Question& q, const StageOption& stage, int64_t replicas, int64
   return recompute && (!*recompute || stage.recomputing.period(replicas).total_seconds() <= period);
 }
 
-int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
+int64_t fewest_replicas(const Problem& q, const StageOption& stage, int64_t least, int64_t most,
                         int64_t later_devices, double period) {
   const StageTerms& terms = stage.terms;
   const auto within = [&](int64_t m) { return search_detail::within(q, stage, m, later_devices, period); };
@@ -127,17 +127,17 @@ int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t lea
   return least_that(least, most, within);
 }
 
-void finish(const Question& q, Answer* answer) {
-  for (auto stage = answer->stages.rbegin(); stage != answer->stages.rend(); ++stage) {
+void finish(const Problem& q, Solution* solution) {
+  for (auto stage = solution->stages.rbegin(); stage != solution->stages.rend(); ++stage) {
     const StageLoad load = load_of(q, stage->from, stage->to);
-    stage->ranks = ranks_in_row(q, stage->replicas, answer->devices);
-    const auto recompute = recompute_to_fit(q, load, stage->replicas, answer->devices,
+    stage->ranks = ranks_in_row(q, stage->replicas, solution->devices);
+    const auto recompute = recompute_to_fit(q, load, stage->replicas, solution->devices,
                                             memory_limit_bytes(q.inputs, q.memory_bytes, stage->ranks));
-    PW_CHECK(recompute.has_value(), "the stages of an answer fit");
+    PW_CHECK(recompute.has_value(), "the stages of a solution fit");
     stage->recompute = *recompute;
-    const double period = fitted_period(q, load, stage->replicas, answer->devices);
-    answer->period_seconds = std::max(answer->period_seconds, period);
-    answer->devices += stage->replicas;
+    const double period = fitted_period(q, load, stage->replicas, solution->devices);
+    solution->period_seconds = std::max(solution->period_seconds, period);
+    solution->devices += stage->replicas;
   }
 }
 

@@ -45,19 +45,19 @@ struct Suffix {
 int32_t level_of(double stage_period, double period);
 
 /// With its workspace where memory is limited; recomputing if all stages do.
-StageLoad load_of(const Question& q, int from, int to);
-bool stage_allowed(const Question& q, int from, int to);
+StageLoad load_of(const Problem& q, int from, int to);
+bool stage_allowed(const Problem& q, int from, int to);
 
 /// Whether the stage recomputes: if it must to fit `memory_bytes` (0 = no limit) and may, or if all stages
 /// do. Nothing if it does not fit. Less is recomputed the more replicas there are (from two on) and the fewer
 /// devices come later, and what is not recomputed takes no longer: so this is never a choice to search.
-std::optional<bool> recompute_to_fit(const Question& q, StageLoad load, int64_t replicas,
+std::optional<bool> recompute_to_fit(const Problem& q, StageLoad load, int64_t replicas,
                                      int64_t later_devices, int64_t memory_bytes);
 /// Of a stage behind which so many devices are: where devices are placed, they stand in a row, the last stage
 /// on the first of them.
-std::vector<int64_t> ranks_in_row(const Question& q, int64_t replicas, int64_t later_devices);
+std::vector<int64_t> ranks_in_row(const Problem& q, int64_t replicas, int64_t later_devices);
 /// Period of the stage, recomputing where it must; infinite if it does not fit.
-double fitted_period(const Question& q, StageLoad load, int64_t replicas, int64_t later_devices);
+double fitted_period(const Problem& q, StageLoad load, int64_t replicas, int64_t later_devices);
 
 /// A stage with its terms, which do not depend on the period: worked out once for all periods tried.
 struct StageOption {
@@ -65,10 +65,10 @@ struct StageOption {
   StageTerms terms;
   StageTerms recomputing;
 };
-StageOption option_of(const Question& q, int from, int to);
+StageOption option_of(const Problem& q, int from, int to);
 
 /// Whether the stage is within period and memory.
-bool within(const Question& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
+bool within(const Problem& q, const StageOption& stage, int64_t replicas, int64_t later_devices,
             double period);
 /// The least number in [least, most] that is `within`, where `most` is and so is every one above one that is.
 template <typename Within>
@@ -85,16 +85,16 @@ int64_t least_that(int64_t least, int64_t most, Within within) {
 }
 
 /// Smallest number of replicas in [least, most] with which it is; 0 if there is none.
-int64_t fewest_replicas(const Question& q, const StageOption& stage, int64_t least, int64_t most,
+int64_t fewest_replicas(const Problem& q, const StageOption& stage, int64_t least, int64_t most,
                         int64_t later_devices, double period);
 
-/// Fills period and devices of an answer from its stages, and which of them recompute.
-void finish(const Question& q, Answer* answer);
+/// Fills period and devices of a solution from its stages, and which of them recompute.
+void finish(const Problem& q, Solution* solution);
 
 /// A table by cut and number of devices: exactly `devices` of them. `least_period` makes the period the only
 /// aim that counts; otherwise, under `period`, the periods of all stages as parts of `levels_of` are, if
 /// given, then stages and bytes.
-std::optional<Answer> exactly_all_devices(const Question& q, double period, bool least_period,
-                                          std::optional<double> levels_of = {});
+std::optional<Solution> exactly_all_devices(const Problem& q, double period, bool least_period,
+                                            std::optional<double> levels_of = {});
 
 }  // namespace pipewright::search_detail

@@ -4,14 +4,14 @@
 
 namespace pipewright {
 
-StagePlaces::StagePlaces(const States& states, const StageDemands& demands,
+StagePlaces::StagePlaces(const States& states, const StageConstraints& constraints,
                          const std::vector<NodeSet>& pinned, int64_t least_stages)
-    : replicas_(demands.replicas) {
+    : replicas_(constraints.replicas) {
   named_ = std::max<int64_t>(static_cast<int64_t>(pinned.size()), least_stages);
   if (!replicas_.empty()) named_ = std::max(named_, replicas_.rbegin()->first + 1);
   // One more place stands for all later stages, or, where their number counts, there is one for each.
-  places_ = demands.most_stages > 0 ? demands.most_stages : named_ + 1;
-  endless_ = demands.most_stages == 0;
+  places_ = constraints.most_stages > 0 ? constraints.most_stages : named_ + 1;
+  endless_ = constraints.most_stages == 0;
   // Before a stage, just the nodes pinned to earlier ones are done.
   NodeSet all(states.states[0].done.size());
   for (const NodeSet& set : pinned) all |= set;

@@ -1,9 +1,9 @@
-// What demands leave open, stage by stage: where the stage of each number may begin and how many replicas it
-// may have.
+// What constraints leave open, stage by stage: where the stage of each number may begin and how many replicas
+// it may have.
 //
 // A stage's number counts from the front, the searches' suffixes from the back; so suffixes are kept by the
-// number of the stage they begin with ("place"), as far as demands name stages. From there on all stages are
-// alike. Without demands there is one place for all.
+// number of the stage they begin with ("place"), as far as constraints name stages. From there on all stages
+// are alike. Without constraints there is one place for all.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 
 namespace pipewright {
 
-struct StageDemands {
+struct StageConstraints {
   std::map<int64_t, int64_t> replicas;  ///< stage -> replicas; there must be such a stage
   std::map<std::string, int64_t> pins;  ///< layer (with all below it: "features" has "features.3") or node
   int64_t most_stages = 0;              ///< 0: any number
 
   bool any() const { return !replicas.empty() || !pins.empty() || most_stages > 0; }
-  bool operator==(const StageDemands&) const = default;
+  bool operator==(const StageConstraints&) const = default;
 };
 
 class StagePlaces {
  public:
   /// `pinned`: nodes by the stage they are pinned to (pinned_nodes()). `least_stages`: so many there must be.
-  StagePlaces(const States& states, const StageDemands& demands, const std::vector<NodeSet>& pinned,
+  StagePlaces(const States& states, const StageConstraints& constraints, const std::vector<NodeSet>& pinned,
               int64_t least_stages);
 
   /// The same for some of the states, given by number.

@@ -118,45 +118,45 @@ class Sensible {
 /// The best of the plans so far, each a search among some cuts.
 class Best {
  public:
-  Best(const Dataflow& flow, const Question& question, bool memory_limited)
-      : flow_(flow), question_(question), sensible_(flow, memory_limited) {}
+  Best(const Dataflow& flow, const Problem& problem, bool memory_limited)
+      : flow_(flow), problem_(problem), sensible_(flow, memory_limited) {}
 
   /// True if the period fell by more than what is worth while.
   bool search_among(std::vector<NodeSet> cuts) {
     const auto pointless = [this](const NodeSet& cut) { return !sensible_(cut); };
     cuts.erase(std::remove_if(cuts.begin(), cuts.end(), pointless), cuts.end());
-    if (answer_) {
-      for (const FoundStage& stage : answer_->stages) cuts.push_back(states_.states[stage.to].done);
+    if (solution_) {
+      for (const FoundStage& stage : solution_->stages) cuts.push_back(states_.states[stage.to].done);
     }
     States states = states_of(flow_, std::move(cuts));
-    Question question = question_;
-    question.states = &states;
-    const std::optional<Answer> found = search(question);
+    Problem problem = problem_;
+    problem.states = &states;
+    const std::optional<Solution> found = search(problem);
     if (!found) return false;
-    const bool first = !answer_;
-    const double before = first ? 0 : answer_->period_seconds;
+    const bool first = !solution_;
+    const double before = first ? 0 : solution_->period_seconds;
     if (!first && found->period_seconds > before) return false;
-    answer_ = found;
+    solution_ = found;
     states_ = std::move(states);
     return first || found->period_seconds < before * (1 - kGain);
   }
-  const std::optional<Answer>& answer() const { return answer_; }
+  const std::optional<Solution>& solution() const { return solution_; }
   States& states() { return states_; }
 
  private:
   const Dataflow& flow_;
-  const Question& question_;
+  const Problem& problem_;
   Sensible sensible_;
   States states_;
-  std::optional<Answer> answer_;
+  std::optional<Solution> solution_;
 };
 
 void look_around(const Contraction& graph, const States& order, int rounds, Best* best) {
   for (int round = 0; round < rounds; ++round) {
     const States& states = best->states();
     std::vector<NodeSet> cuts = thinned_cuts(states, kBesideBest);
-    const auto stages = static_cast<int64_t>(best->answer()->stages.size());
-    for (const FoundStage& stage : best->answer()->stages) {
+    const auto stages = static_cast<int64_t>(best->solution()->stages.size());
+    for (const FoundStage& stage : best->solution()->stages) {
       const NodeSet& cut = states.states[stage.to].done;
       add_near(order, done_seconds(states.states[stage.to]), kCutsAlongOrder, &cuts);
       if (stage.to == states.last()) continue;
@@ -169,24 +169,24 @@ void look_around(const Contraction& graph, const States& order, int rounds, Best
 
 }  // namespace
 
-WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
-                         bool memory_limited, bool briefly) {
+WideSolution search_widely(const Dataflow& flow, const Problem& problem, const States& states,
+                           bool memory_limited, bool briefly) {
   const Contraction graph = contract(flow, memory_limited);
-  Best best(flow, question, memory_limited);
+  Best best(flow, problem, memory_limited);
   best.search_among(thinned_cuts(states, kAlongOrder));
   States order = states;
   for (uint32_t seed = 0; seed < kOrders; ++seed) {
     States all = states_of(flow, cuts_along(graph, order_of_groups(graph, seed)));
     if (best.search_among(thinned_cuts(all, kAlongOrder))) order = std::move(all);
   }
-  WideAnswer result;
-  if (best.answer()) look_around(graph, order, briefly ? 1 : kRounds, &best);
-  if (best.answer() && !briefly) {
-    const Bounds bounds(flow, graph, question);
+  WideSolution result;
+  if (best.solution()) look_around(graph, order, briefly ? 1 : kRounds, &best);
+  if (best.solution() && !briefly) {
+    const Bounds bounds(flow, graph, problem);
     for (int round = 0; round < kRounds; ++round) {
-      Bound bound = bounds.of(best.answer()->period_seconds);
+      Bound bound = bounds.of(best.solution()->period_seconds);
       result.bound_seconds = std::max(result.bound_seconds, bound.period_seconds);
-      if (result.bound_seconds > best.answer()->period_seconds * (1 - kGoodEnough)) break;
+      if (result.bound_seconds > best.solution()->period_seconds * (1 - kGoodEnough)) break;
       std::vector<NodeSet> cuts = std::move(bound.cuts);
       if (bound.down_sets == 0) {
         const auto places = static_cast<int64_t>(bound.places_seconds.size());
@@ -201,9 +201,9 @@ WideAnswer search_widely(const Dataflow& flow, const Question& question, const S
       if (!best.search_among(std::move(cuts))) break;
       look_around(graph, order, kRounds, &best);
     }
-    result.bound_seconds = std::min(result.bound_seconds, best.answer()->period_seconds);
+    result.bound_seconds = std::min(result.bound_seconds, best.solution()->period_seconds);
   }
-  result.answer = best.answer();
+  result.solution = best.solution();
   result.states = std::move(best.states());
   result.states.exact = false;
   return result;

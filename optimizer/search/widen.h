@@ -6,17 +6,17 @@
 
 namespace pipewright {
 
-/// An answer to a question whose states are too many to list, and how good it could be.
-struct WideAnswer {
-  States states;  ///< that the answer's stages go between; not all there are
-  std::optional<Answer> answer;
-  double bound_seconds = 0;  ///< no answer has a smaller period; 0: none was looked for
+/// A solution to a problem whose states are too many to list, and how good it could be.
+struct WideSolution {
+  States states;  ///< that the solution's stages go between; not all there are
+  std::optional<Solution> solution;
+  double bound_seconds = 0;  ///< no solution has a smaller period; 0: none was looked for
 };
 
 /// `states` of one order is where it begins: along several orders, all around the cuts that the best plan so
 /// far makes, and where the bound says that better ones might be. `briefly`: one look around the best cuts,
 /// and no bound.
-WideAnswer search_widely(const Dataflow& flow, const Question& question, const States& states,
-                         bool memory_limited, bool briefly);
+WideSolution search_widely(const Dataflow& flow, const Problem& problem, const States& states,
+                           bool memory_limited, bool briefly);
 
 }  // namespace pipewright

@@ -1,4 +1,4 @@
-// Bounds against plans: whatever finds a plan, none that a question allows is below what is said of it.
+// Bounds against plans: whatever finds a plan, none that a problem allows is below what is said of it.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -12,7 +12,7 @@
 #include "optimizer/plan/lower_bound.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/price/depths.h"
-#include "tests/optimizer/tiny_question.h"
+#include "tests/optimizer/tiny_problem.h"
 #include "tests/support/long.h"
 
 namespace pipewright::testing {
@@ -30,20 +30,20 @@ Profile profile_of_any_device(std::mt19937& random) {
   return profile;
 }
 
-/// Of the plans that a question of no strategy allows: as bound_seconds() has it, above no plan found or not.
+/// Of the plans that a problem of no strategy allows: as bound_seconds() has it, above no plan found or not.
 double bound_of_all(const Profile& profile, const Topology& topology, const PlanRequest& rules,
                     const Dataflow& flow) {
   const States states = enumerate_states(flow, topology.memory_bytes > 0);
-  Question question;
-  question.states = &states;
-  question.inputs = requested_cost_inputs(profile, topology, rules);
-  question.devices = topology.device_count();
-  question.memory_bytes = topology.memory_bytes;
-  question.recompute = Recompute::kWhereNeeded;
-  search_by_rules(rules, &question);
-  if (question.inputs.placed()) return bound_seconds(question, rules, nullptr, {});
-  const std::optional<Answer> answer = search(question);
-  return answer ? bound_seconds(question, rules, nullptr, *answer) : 0;
+  Problem problem;
+  problem.states = &states;
+  problem.inputs = requested_cost_inputs(profile, topology, rules);
+  problem.devices = topology.device_count();
+  problem.memory_bytes = topology.memory_bytes;
+  problem.recompute = Recompute::kWhereNeeded;
+  search_by_rules(rules, &problem);
+  if (problem.inputs.placed()) return bound_seconds(problem, rules, nullptr, {});
+  const std::optional<Solution> solution = search(problem);
+  return solution ? bound_seconds(problem, rules, nullptr, *solution) : 0;
 }
 
 std::optional<Plan> found_by(const Profile& profile, const Topology& topology, const PlanRequest& request) {
@@ -116,7 +116,7 @@ TEST_CASE("No plan that a strategy, a tighter limit or chance finds is below ano
   int64_t compared = 0, tight = 0;
   for (int64_t c = 0; c < cases; ++c) {
     const Profile profile = profile_of_any_device(random);
-    Topology topology = tiny_question(random, profile).topology;
+    Topology topology = tiny_problem(random, profile).topology;
     for (TopologyLevel& level : topology.levels)
       if (pick(random, 0, 3) == 0) level.exchange_bytes_per_second = level.bandwidth_bytes_per_second / 2;
     PlanRequest request;

@@ -222,16 +222,16 @@ StageLoad BruteForce::load(Mask from, Mask to) const {
   return load;
 }
 
-void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& chain,
+void BruteForce::price(const BruteProblem& problem, const std::vector<Mask>& chain,
                        const std::vector<int64_t>& replicas, std::vector<Candidate>* found) {
   const uint32_t all = (uint32_t{1} << replicas.size()) - 1;
-  const uint32_t first = question.recompute == Recompute::kAlways ? all : 0;
-  const uint32_t last = question.recompute == Recompute::kNever ? 0 : all;
+  const uint32_t first = problem.recompute == Recompute::kAlways ? all : 0;
+  const uint32_t last = problem.recompute == Recompute::kNever ? 0 : all;
   for (uint32_t recomputing = first; recomputing <= last; ++recomputing)
-    price(question, chain, replicas, recomputing, found);
+    price(problem, chain, replicas, recomputing, found);
 }
 
-void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& chain,
+void BruteForce::price(const BruteProblem& problem, const std::vector<Mask>& chain,
                        const std::vector<int64_t>& replicas, uint32_t recomputing,
                        std::vector<Candidate>* found) {
   Candidate candidate;
@@ -251,42 +251,41 @@ void BruteForce::price(const BruteQuestion& question, const std::vector<Mask>& c
     mine.recompute = (recomputing >> s & 1) != 0;
     const double period = stage_period(mine, replicas[s], inputs_).total_seconds();
     const int64_t ceiling = (later + replicas[s] - 1) / replicas[s];
-    const int64_t depth = question.strategy == "model-parallel" ? 1 : 1 + ceiling;
+    const int64_t depth = problem.strategy == "model-parallel" ? 1 : 1 + ceiling;
     const int64_t memory = stage_memory(mine, replicas[s], depth, inputs_).total_bytes();
-    candidate.answer.period_seconds = std::max(candidate.answer.period_seconds, period);
+    candidate.solution.period_seconds = std::max(candidate.solution.period_seconds, period);
     candidate.periods.push_back(period);
-    candidate.answer.bytes += mine.in_bytes;
+    candidate.solution.bytes += mine.in_bytes;
     candidate.memory_bytes = std::max(candidate.memory_bytes, memory);
     candidate.most_replicas = std::max(candidate.most_replicas, replicas[s]);
     later += replicas[s];
     to = from;
   }
-  candidate.answer.devices = later;
-  candidate.answer.stages = static_cast<int64_t>(replicas.size());
-  const bool straight = question.strategy == "straight" || question.strategy == "model-parallel";
+  candidate.solution.devices = later;
+  candidate.solution.stages = static_cast<int64_t>(replicas.size());
+  const bool straight = problem.strategy == "straight" || problem.strategy == "model-parallel";
   if (straight && candidate.most_replicas > 1) return;
-  if (question.strategy == "straight" && candidate.answer.stages < 2) return;
-  if (question.strategy == "hybrid" && (candidate.answer.stages < 2 || candidate.most_replicas < 2)) return;
-  if (question.strategy == "dp" && (candidate.answer.stages != 1 || later != question.devices)) return;
-  if ((question.all_devices || question.strategy == "model-parallel") && later != question.devices) return;
+  if (problem.strategy == "straight" && candidate.solution.stages < 2) return;
+  if (problem.strategy == "hybrid" && (candidate.solution.stages < 2 || candidate.most_replicas < 2)) return;
+  if (problem.strategy == "dp" && (candidate.solution.stages != 1 || later != problem.devices)) return;
+  if ((problem.all_devices || problem.strategy == "model-parallel") && later != problem.devices) return;
   found->push_back(candidate);
 }
 
-void BruteForce::extend(const BruteQuestion& question, const std::vector<Mask>& cuts,
-                        std::vector<Mask>* chain, std::vector<int64_t>* replicas, int64_t used,
-                        std::vector<Candidate>* found) {
+void BruteForce::extend(const BruteProblem& problem, const std::vector<Mask>& cuts, std::vector<Mask>* chain,
+                        std::vector<int64_t>* replicas, int64_t used, std::vector<Candidate>* found) {
   const Mask from = chain->back();
-  const bool straight = question.strategy == "straight" || question.strategy == "model-parallel";
-  const int64_t most = straight ? std::min<int64_t>(1, question.devices - used) : question.devices - used;
+  const bool straight = problem.strategy == "straight" || problem.strategy == "model-parallel";
+  const int64_t most = straight ? std::min<int64_t>(1, problem.devices - used) : problem.devices - used;
   for (int64_t m = 1; m <= most; ++m) {
     replicas->push_back(m);
     for (const Mask to : cuts) {
       if ((to & from) != from || to == from) continue;
       if (to == all_) {
-        price(question, *chain, *replicas, found);
+        price(problem, *chain, *replicas, found);
       } else {
         chain->push_back(to);
-        extend(question, cuts, chain, replicas, used + m, found);
+        extend(problem, cuts, chain, replicas, used + m, found);
         chain->pop_back();
       }
     }
@@ -294,31 +293,31 @@ void BruteForce::extend(const BruteQuestion& question, const std::vector<Mask>& 
   }
 }
 
-std::vector<BruteForce::Candidate> BruteForce::candidates(const BruteQuestion& question) {
+std::vector<BruteForce::Candidate> BruteForce::candidates(const BruteProblem& problem) {
   std::vector<Candidate> found;
   std::vector<Mask> chain = {0};
   std::vector<int64_t> replicas;
   // Under a memory limit the place of a weightless node moves its own few bytes, which the search leaves out.
-  const bool free = question.strategy == "best" && !question.all_devices && question.memory_bytes == 0;
-  extend(question, free ? every_cut_ : sensible_cuts_[question.memory_bytes > 0 ? 1 : 0], &chain, &replicas,
-         0, &found);
+  const bool free = problem.strategy == "best" && !problem.all_devices && problem.memory_bytes == 0;
+  extend(problem, free ? every_cut_ : sensible_cuts_[problem.memory_bytes > 0 ? 1 : 0], &chain, &replicas, 0,
+         &found);
   return found;
 }
 
-std::optional<BruteAnswer> BruteForce::best(const BruteQuestion& question) {
-  std::vector<Candidate> found = candidates(question);
-  if (question.memory_bytes > 0) {
-    const auto too_large = [&](const Candidate& c) { return c.memory_bytes > question.memory_bytes; };
+std::optional<BruteSolution> BruteForce::best(const BruteProblem& problem) {
+  std::vector<Candidate> found = candidates(problem);
+  if (problem.memory_bytes > 0) {
+    const auto too_large = [&](const Candidate& c) { return c.memory_bytes > problem.memory_bytes; };
     found.erase(std::remove_if(found.begin(), found.end(), too_large), found.end());
   }
   if (found.empty()) return std::nullopt;
-  double period = found[0].answer.period_seconds;
-  for (const Candidate& c : found) period = std::min(period, c.answer.period_seconds);
-  std::optional<BruteAnswer> best;
+  double period = found[0].solution.period_seconds;
+  for (const Candidate& c : found) period = std::min(period, c.solution.period_seconds);
+  std::optional<BruteSolution> best;
   for (const Candidate& c : found) {
-    BruteAnswer a = c.answer;
+    BruteSolution a = c.solution;
     if (a.period_seconds > period * (1 + kTolerance)) continue;
-    if (question.strategy != "model-parallel") a.levels = levels_of(c.periods, period);
+    if (problem.strategy != "model-parallel") a.levels = levels_of(c.periods, period);
     if (!best || std::tie(a.devices, a.levels, a.stages, a.bytes) <
                      std::tie(best->devices, best->levels, best->stages, best->bytes))
       best = a;
@@ -327,9 +326,9 @@ std::optional<BruteAnswer> BruteForce::best(const BruteQuestion& question) {
   return best;
 }
 
-std::optional<int64_t> BruteForce::least_memory(const BruteQuestion& question) {
+std::optional<int64_t> BruteForce::least_memory(const BruteProblem& problem) {
   std::optional<int64_t> least;
-  for (const Candidate& c : candidates(question))
+  for (const Candidate& c : candidates(problem))
     least = std::min(least.value_or(c.memory_bytes), c.memory_bytes);
   return least;
 }

@@ -13,7 +13,7 @@
 
 namespace pipewright::testing {
 
-struct BruteQuestion {
+struct BruteProblem {
   std::string strategy;  ///< "best", "dp", "straight", "hybrid", "model-parallel"
   int64_t devices = 1;
   bool all_devices = false;
@@ -21,7 +21,7 @@ struct BruteQuestion {
   Recompute recompute = Recompute::kNever;
 };
 
-struct BruteAnswer {
+struct BruteSolution {
   double period_seconds = 0;
   int64_t devices = 0;
   int64_t stages = 0;
@@ -37,14 +37,14 @@ class BruteForce {
   /// The profile has at most 16 nodes and must outlive this.
   BruteForce(const Profile& profile, const CostInputs& inputs);
 
-  /// Best plan in the order that search.h promises; nothing if no plan satisfies the question.
-  std::optional<BruteAnswer> best(const BruteQuestion& question);
+  /// Best plan in the order that search.h promises; nothing if no plan satisfies the problem.
+  std::optional<BruteSolution> best(const BruteProblem& problem);
   /// Memory of the fullest stage of the plan in which that is least, for any of the plans.
-  std::optional<int64_t> least_memory(const BruteQuestion& question);
+  std::optional<int64_t> least_memory(const BruteProblem& problem);
 
  private:
   struct Candidate {
-    BruteAnswer answer;
+    BruteSolution solution;
     std::vector<double> periods;
     int64_t memory_bytes = 0;
     int64_t most_replicas = 1;
@@ -61,13 +61,13 @@ class BruteForce {
   size_t freed_at(size_t u) const;          ///< the node with which these are free
   bool goes_on(size_t u, Mask done) const;  ///< whether what `u` makes is read behind the cut
   int64_t unsaved_bytes(size_t u, Mask done) const;
-  std::vector<Candidate> candidates(const BruteQuestion& question);
-  void extend(const BruteQuestion& question, const std::vector<Mask>& cuts, std::vector<Mask>* chain,
+  std::vector<Candidate> candidates(const BruteProblem& problem);
+  void extend(const BruteProblem& problem, const std::vector<Mask>& cuts, std::vector<Mask>* chain,
               std::vector<int64_t>* replicas, int64_t used, std::vector<Candidate>* found);
-  void price(const BruteQuestion& question, const std::vector<Mask>& chain,
+  void price(const BruteProblem& problem, const std::vector<Mask>& chain,
              const std::vector<int64_t>& replicas, std::vector<Candidate>* found);
   /// `recomputing`: bit s for stage s.
-  void price(const BruteQuestion& question, const std::vector<Mask>& chain,
+  void price(const BruteProblem& problem, const std::vector<Mask>& chain,
              const std::vector<int64_t>& replicas, uint32_t recomputing, std::vector<Candidate>* found);
 
   const Profile& profile_;

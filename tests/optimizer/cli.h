@@ -59,6 +59,6 @@ class Cli {
   TemporaryFolder folder_;
 };
 
-inline const std::string kQuestion = "--profile profile.json --gpus 4 --bandwidths 1MB/s --latency 10us ";
+inline const std::string kProblem = "--profile profile.json --gpus 4 --bandwidths 1MB/s --latency 10us ";
 
 }  // namespace pipewright::testing

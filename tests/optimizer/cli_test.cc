@@ -17,12 +17,12 @@ namespace pipewright {
 namespace {
 
 using testing::Cli;
-using testing::kQuestion;
+using testing::kProblem;
 using testing::Outcome;
 
 TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
   const Cli cli;
-  const Outcome outcome = cli.run("plan " + kQuestion + "--output some/plans");
+  const Outcome outcome = cli.run("plan " + kProblem + "--output some/plans");
   INFO(outcome.error);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("bound by"));
@@ -30,7 +30,7 @@ TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
   const Plan plan = read_document<Plan>(cli.path("some/plans/gpus=4.json"));
   CHECK(plan.predicted.has_value());
   // The default command, into a file, as JSON.
-  const Outcome again = cli.run(kQuestion + "--json --output mine.json");
+  const Outcome again = cli.run(kProblem + "--json --output mine.json");
   CHECK(again.code == 0);
   CHECK(again.out == read_file(cli.path("mine.json")));
   CHECK(again.out == read_file(cli.path("some/plans/gpus=4.json")));
@@ -38,7 +38,7 @@ TEST_CASE("plan writes gpus=N.json into a folder that it makes") {
 
 TEST_CASE("check, simulate and show take the plans that take over on the way") {
   const Cli cli;
-  REQUIRE(cli.run("compare " + kQuestion + "--output plans").code == 0);
+  REQUIRE(cli.run("compare " + kProblem + "--output plans").code == 0);
   const std::string first = "--plan plans/gpus=4.straight.json ";
   const std::string known = first + "--profile profile.json --bandwidths 1MB/s --latency 10us ";
   write_file(cli.path("changes.json"),
@@ -97,17 +97,17 @@ TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, 
   for (size_t v = 0; v < profile.nodes.size(); ++v)
     profile.nodes[v].layer = "backbone.features.block" + std::to_string(v) + ".convolution";
   write_document(cli.path("long.json"), profile);
-  const std::string question = "--profile long.json --gpus 6 --bandwidths 1MB/s --latency 10us ";
-  REQUIRE(cli.run("compare " + question + "--output plans").code == 0);
+  const std::string problem = "--profile long.json --gpus 6 --bandwidths 1MB/s --latency 10us ";
+  REQUIRE(cli.run("compare " + problem + "--output plans").code == 0);
   const std::string plan = "--plan plans/gpus=6.straight.json ";
   const std::string known = plan + "--profile long.json --bandwidths 2MB/s ";
   const std::vector<std::string> commands = {
-      "plan " + question,
-      "plan " + question + "--print-config",
-      "plan " + question + "--for inference --period 1s",
-      "plan " + question + "--objective max-load --memory 16GiB",
-      "compare " + question,
-      "compare " + question + "--memory 100kB",
+      "plan " + problem,
+      "plan " + problem + "--print-config",
+      "plan " + problem + "--for inference --period 1s",
+      "plan " + problem + "--objective max-load --memory 16GiB",
+      "compare " + problem,
+      "compare " + problem + "--memory 100kB",
       "check " + known,
       "evaluate " + known,
       "simulate " + known + "--slot 1ms",
@@ -139,17 +139,17 @@ TEST_CASE("what a command prints is as wide as the terminal: tables, sentences, 
   }
   CHECK(widest > 120);
   // What decides is there at 80 columns.
-  const std::string comparison = cli.run("compare " + question, 80).out;
+  const std::string comparison = cli.run("compare " + problem, 80).out;
   for (const char* head : {"strategy", "stages", "minibatch", "speed-up", "memory", "bound by"})
     CHECK_THAT(comparison, Catch::Contains(head));
-  const std::string planned = cli.run("plan " + question, 80).out;
+  const std::string planned = cli.run("plan " + problem, 80).out;
   for (const char* head : {"stage", "ranks", "compute", "minibatch", "bound by", "memory", "layers"})
     CHECK_THAT(planned, Catch::Contains(head));
 }
 
 TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them") {
   const Cli cli;
-  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
   Plan plan = read_document<Plan>(cli.path("p.json"));
   const std::vector<std::string> nodes = plan.stages[0].nodes;
   for (Stage& stage : plan.stages) stage.layers.clear();
@@ -166,7 +166,7 @@ TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them
 
 TEST_CASE("evaluate, simulate and check make pages, also of plans that do not run") {
   const Cli cli;
-  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
   const std::string known = "--plan p.json --profile profile.json --bandwidths 1MB/s --latency 10us ";
   const auto page = [&](const std::string& words, int code, const std::vector<std::string>& parts) {
     const Outcome outcome = cli.run(words + " --report page.html");
@@ -200,7 +200,7 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
 
 TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {
   const Cli cli;
-  REQUIRE(cli.run("plan " + kQuestion + "--strategy straight --output p.json").code == 0);
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
   CHECK(cli.run("check --plan p.json").code == 0);
   CHECK(cli.run("check --plan p.json --profile profile.json").code == 0);
   const Outcome kept = cli.run("check --plan p.json --profile profile.json --on-loss restart");
@@ -262,7 +262,7 @@ TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not 
 
 TEST_CASE("evaluate, simulate, show, convert") {
   const Cli cli;
-  REQUIRE(cli.run("plan " + kQuestion + "--output p.json").code == 0);
+  REQUIRE(cli.run("plan " + kProblem + "--output p.json").code == 0);
   const std::string links = " --bandwidths 1MB/s --latency 10us";
   const Outcome evaluated = cli.run("evaluate --plan p.json --profile profile.json --json" + links);
   CHECK(evaluated.code == 0);
@@ -354,7 +354,7 @@ TEST_CASE("plans of every schedule and version rule are checked, priced again an
         "--schedule zb-h1 --strategy straight", "--schedule interleaved --microbatches 8",
         "--schedule gpipe --replicas 0:2,1:1", "--strategy model-parallel"}) {
     INFO(rules);
-    const Outcome planned = cli.run("plan " + kQuestion + rules + " --output p.json");
+    const Outcome planned = cli.run("plan " + kProblem + rules + " --output p.json");
     INFO(planned.error);
     REQUIRE(planned.code == 0);
     const Plan plan = read_document<Plan>(cli.path("p.json"));
@@ -373,7 +373,7 @@ TEST_CASE("plans of every schedule and version rule are checked, priced again an
 
 TEST_CASE("inference plans name their latency, too fast a rate exits 4 with what is possible") {
   const Cli cli;
-  const Outcome planned = cli.run("plan " + kQuestion + "--for inference --period 1s --output p.json");
+  const Outcome planned = cli.run("plan " + kProblem + "--for inference --period 1s --output p.json");
   INFO(planned.error);
   CHECK(planned.code == 0);
   CHECK_THAT(planned.out, Catch::Contains("latency"));
@@ -390,17 +390,17 @@ TEST_CASE("inference plans name their latency, too fast a rate exits 4 with what
   const Outcome simulated = cli.run("simulate --plan p.json --profile profile.json --gpus 4");
   CHECK(simulated.code == 3);
   CHECK_THAT(simulated.error, Catch::Contains("strategy 'inference' runs forward only"));
-  const Outcome fast = cli.run("plan " + kQuestion + "--for inference --period 1us");
+  const Outcome fast = cli.run("plan " + kProblem + "--for inference --period 1us");
   CHECK(fast.code == 4);
   CHECK_THAT(fast.error, Catch::Contains("is possible"));
 }
 
-TEST_CASE("equal questions give equal bytes, twenty times") {
+TEST_CASE("equal problems give equal bytes, twenty times") {
   const Cli cli;
   for (const std::string rules : {"", "--schedule 1f1b-flush", "--weights 2bw", "--max-stages 2"}) {
     std::string first;
     for (int run = 0; run < 20; ++run) {
-      const Outcome outcome = cli.run("plan " + kQuestion + rules + " --json");
+      const Outcome outcome = cli.run("plan " + kProblem + rules + " --json");
       REQUIRE(outcome.code == 0);
       if (run == 0) first = outcome.out;
       REQUIRE(outcome.out == first);
@@ -410,7 +410,7 @@ TEST_CASE("equal questions give equal bytes, twenty times") {
 
 TEST_CASE("convert: a plan becomes PipeDream's files and comes back") {
   const Cli cli;
-  REQUIRE(cli.run("plan " + kQuestion + "--replicas 0:2,1:1 --output p.json").code == 0);
+  REQUIRE(cli.run("plan " + kProblem + "--replicas 0:2,1:1 --output p.json").code == 0);
   const Plan plan = read_document<Plan>(cli.path("p.json"));
   CHECK(cli.run("convert --input p.json --profile profile.json --output stages.txt").code == 0);
   CHECK(cli.run("convert --input p.json --output conf.json").code == 0);
@@ -444,8 +444,8 @@ TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back"
   auto profile = read_document<Profile>(cli.path("profile.json"));
   for (size_t v = 0; v < profile.nodes.size(); ++v) profile.nodes[v].layer = "layers." + std::to_string(v);
   write_document(cli.path("profile.json"), profile);
-  const std::string question = "plan --profile profile.json --gpus 2 --bandwidths 1GB/s --microbatches 4 ";
-  REQUIRE(cli.run(question + "--strategy straight --schedule 1f1b-flush --output p.json").code == 0);
+  const std::string problem = "plan --profile profile.json --gpus 2 --bandwidths 1GB/s --microbatches 4 ";
+  REQUIRE(cli.run(problem + "--strategy straight --schedule 1f1b-flush --output p.json").code == 0);
   REQUIRE(cli.run("convert --input p.json --to torch-csv --output p.csv").code == 0);
   CHECK_THAT(read_file(cli.path("p.csv")), Catch::StartsWith("0F0,0F1,0B0"));
   REQUIRE(cli.run("convert --input p.csv --plan p.json --output theirs.json").code == 0);
@@ -470,7 +470,7 @@ TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back"
   CHECK(read_json_file(cli.path("parts.json"))["parts"].back() == 6);
 
   for (const std::string schedule : {"zbv", "dualpipev", "interleaved"}) {
-    REQUIRE(cli.run(question + "--use-all-devices --schedule " + schedule + " --output v.json").code == 0);
+    REQUIRE(cli.run(problem + "--use-all-devices --schedule " + schedule + " --output v.json").code == 0);
     const Plan plan = read_document<Plan>(cli.path("v.json"));
     CHECK(plan.stages.size() == 4);
     CHECK(plan.v_shaped() == (schedule != "interleaved"));
@@ -523,11 +523,11 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong("--profile nothing.json --gpus 2", "nothing.json");
   wrong("--profile profile.json --gpus 0", "0 is not in 1..");
   wrong("--profile profile.json --gpus many", "many");
-  wrong(kQuestion + "--strategy hybird", "'hybrid'");
-  wrong(kQuestion + "--objective pipdream", "'pipedream'");
-  wrong(kQuestion + "--optimizer-slots -1", "-1 is not in 0..");
-  wrong(kQuestion + "--memory 16", "16");
-  wrong(kQuestion + "--levels 4", "--gpus");
+  wrong(kProblem + "--strategy hybird", "'hybrid'");
+  wrong(kProblem + "--objective pipdream", "'pipedream'");
+  wrong(kProblem + "--optimizer-slots -1", "-1 is not in 0..");
+  wrong(kProblem + "--memory 16", "16");
+  wrong(kProblem + "--levels 4", "--gpus");
   wrong("--profile profile.json --levels 4,x", "\"x\"");
   wrong("--profile profile.json --levels 4,", "whole number");
   wrong("--profile profile.json --levels 4,0", "\"0\"");
@@ -541,40 +541,40 @@ TEST_CASE("Wrong use: 2, with what was meant") {
   wrong("--profile profile.json --device-classes 1:1,1:slow --class-profile slwo=profile.json", "'slow'");
   wrong("--profile profile.json --device-classes 1:1,1:slow --class-profile slow", "CLASS=FILE");
   wrong("--profile profile.json --device-classes 2:1:8", "8");
-  wrong(kQuestion + "--replicas 0", "STAGE:REPLICAS");
-  wrong(kQuestion + "--replicas 0:1,0:2", "stage 0 twice");
-  wrong(kQuestion + "--replicas 0:0", "\"0\"");
-  wrong(kQuestion + "--pin layer0", "LAYER=STAGE");
-  wrong(kQuestion + "--pin layre1=0", "'layer1'");
-  wrong(kQuestion + "--pin layer0=0 --pin layer0=1", "stages 0 and 1");
-  wrong(kQuestion + "--pin n0=0 --pin layer0=1", "and, with");
-  wrong(kQuestion + "--schedule gpip", "'gpipe'");
-  wrong(kQuestion + "--weights stahs", "'stash'");
-  wrong(kQuestion + "--schedule gpipe --weights stash", "does not go with");
-  wrong(kQuestion + "--microbatches 4", "--microbatches");
-  wrong(kQuestion + "--weights vertical", "--weights vertical");
-  wrong(kQuestion + "--schedule model-parallel", "goes with --strategy model-parallel, not 'best'");
-  wrong(kQuestion + "--schedule gpipe --strategy model-parallel", "model-parallel");
-  wrong(kQuestion + "--schedule gpipe --objective pipedream", "--objective pipedream");
+  wrong(kProblem + "--replicas 0", "STAGE:REPLICAS");
+  wrong(kProblem + "--replicas 0:1,0:2", "stage 0 twice");
+  wrong(kProblem + "--replicas 0:0", "\"0\"");
+  wrong(kProblem + "--pin layer0", "LAYER=STAGE");
+  wrong(kProblem + "--pin layre1=0", "'layer1'");
+  wrong(kProblem + "--pin layer0=0 --pin layer0=1", "stages 0 and 1");
+  wrong(kProblem + "--pin n0=0 --pin layer0=1", "and, with");
+  wrong(kProblem + "--schedule gpip", "'gpipe'");
+  wrong(kProblem + "--weights stahs", "'stash'");
+  wrong(kProblem + "--schedule gpipe --weights stash", "does not go with");
+  wrong(kProblem + "--microbatches 4", "--microbatches");
+  wrong(kProblem + "--weights vertical", "--weights vertical");
+  wrong(kProblem + "--schedule model-parallel", "goes with --strategy model-parallel, not 'best'");
+  wrong(kProblem + "--schedule gpipe --strategy model-parallel", "model-parallel");
+  wrong(kProblem + "--schedule gpipe --objective pipedream", "--objective pipedream");
   wrong("compare --objective pipewright", "--objective");
-  wrong(kQuestion + "--schedule interleaved --max-stages 2", "--schedule interleaved");
-  wrong(kQuestion + "--schedule gpipe --microbatches 0", "0 is not in 1..");
-  wrong(kQuestion + "--data-workers x", R"(--data-workers: got "x"; expected a whole number)");
-  wrong(kQuestion + "--max-stages 2.5", R"(--max-stages: got "2.5"; expected a whole number)");
-  wrong(kQuestion + "--for serving", "training or inference");
-  wrong(kQuestion + "--for inference", "--period is missing");
-  wrong(kQuestion + "--period 3ms", "only with --for inference");
-  wrong(kQuestion + "--for inference --period 3ms --schedule gpipe", "not together");
-  wrong(kQuestion + "--for inference --period 3", "3");
-  wrong(kQuestion + "--max-stages 0", "0 is not in 1..");
-  wrong(kQuestion + "--max-stages 2 --use-all-devices", "--use-all-devices");
-  wrong(kQuestion + "--max-stages 2 --strategy dp", "--strategy dp");
+  wrong(kProblem + "--schedule interleaved --max-stages 2", "--schedule interleaved");
+  wrong(kProblem + "--schedule gpipe --microbatches 0", "0 is not in 1..");
+  wrong(kProblem + "--data-workers x", R"(--data-workers: got "x"; expected a whole number)");
+  wrong(kProblem + "--max-stages 2.5", R"(--max-stages: got "2.5"; expected a whole number)");
+  wrong(kProblem + "--for serving", "training or inference");
+  wrong(kProblem + "--for inference", "--period is missing");
+  wrong(kProblem + "--period 3ms", "only with --for inference");
+  wrong(kProblem + "--for inference --period 3ms --schedule gpipe", "not together");
+  wrong(kProblem + "--for inference --period 3", "3");
+  wrong(kProblem + "--max-stages 0", "0 is not in 1..");
+  wrong(kProblem + "--max-stages 2 --use-all-devices", "--use-all-devices");
+  wrong(kProblem + "--max-stages 2 --strategy dp", "--strategy dp");
   wrong("--profile profile.json --gpus 4 --bandwidths 12", "12");
 }
 
 TEST_CASE("Infeasible: 4, with the memory that would do") {
   const Cli cli;
-  const Outcome outcome = cli.run("plan " + kQuestion + "--memory 1kB --output plans");
+  const Outcome outcome = cli.run("plan " + kProblem + "--memory 1kB --output plans");
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.error, Catch::Contains("the smallest that fits one is"));
   CHECK_FALSE(cli.has("plans/gpus=4.json"));
@@ -582,7 +582,7 @@ TEST_CASE("Infeasible: 4, with the memory that would do") {
   const Outcome alone = cli.run("--profile profile.json --gpus 1 --schedule interleaved");
   CHECK(alone.code == 4);
   CHECK_THAT(alone.error, Catch::Contains("needs 2 devices and 4 stages or more; got 1 device"));
-  CHECK(cli.run("compare " + kQuestion + "--memory 1kB").code == 4);
+  CHECK(cli.run("compare " + kProblem + "--memory 1kB").code == 4);
 }
 
 TEST_CASE("recompute: what does not fit otherwise does, and every command knows it") {
@@ -590,11 +590,10 @@ TEST_CASE("recompute: what does not fit otherwise does, and every command knows 
   Profile profile = read_document<Profile>(cli.path("profile.json"));
   for (ProfiledNode& node : profile.nodes) node.saved_bytes = 200000;
   write_document(cli.path("deep.json"), profile);
-  const std::string question =
-      "--profile deep.json --gpus 4 --bandwidths 1GB/s --latency 0us --memory 600kB ";
+  const std::string problem = "--profile deep.json --gpus 4 --bandwidths 1GB/s --latency 0us --memory 600kB ";
   // A pipeline that need not be full can be shallower instead: it fits without, and is slower.
   const auto seconds = [&](const std::string& more) {
-    const Outcome outcome = cli.run("plan " + question + "--strategy straight --json " + more);
+    const Outcome outcome = cli.run("plan " + problem + "--strategy straight --json " + more);
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
     return parse_document<Plan>(outcome.out, "out").predicted->minibatch_seconds;
@@ -613,7 +612,7 @@ TEST_CASE("recompute: what does not fit otherwise does, and every command knows 
     if (never.code == 0) break;
   }
   CHECK(told);
-  const Outcome planned = cli.run("plan " + question + "--strategy straight --output p.json");
+  const Outcome planned = cli.run("plan " + problem + "--strategy straight --output p.json");
   INFO(planned.error);
   REQUIRE(planned.code == 0);
   CHECK_THAT(planned.out, Catch::Contains("recomputing 0"));
@@ -627,10 +626,10 @@ TEST_CASE("recompute: what does not fit otherwise does, and every command knows 
         Approx(plan.predicted->minibatch_seconds).epsilon(1e-9));
   CHECK(cli.run("simulate --plan p.json" + given).code == 0);
   CHECK_THAT(cli.run("show --plan p.json").out, Catch::Contains("recomputes"));
-  REQUIRE(cli.run("compare " + question + "--report r.md").code == 0);
+  REQUIRE(cli.run("compare " + problem + "--report r.md").code == 0);
   CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("recomputing 0"));
-  CHECK(cli.run("plan " + question + "--strategy straight --recompute always").code == 0);
-  CHECK(cli.run("plan " + question + "--recompute sometimes").code == 2);
+  CHECK(cli.run("plan " + problem + "--strategy straight --recompute always").code == 0);
+  CHECK(cli.run("plan " + problem + "--recompute sometimes").code == 2);
   // By hand without: the message says what it would save.
   plan.stages.front().recompute = false;
   write_document(cli.path("kept.json"), plan);
@@ -689,11 +688,11 @@ TEST_CASE("frozen layers: planned for, written, and taken from the plan by those
   for (size_t v = 0; v < profile.nodes.size(); ++v)
     profile.nodes[v].layer = v + 1 == profile.nodes.size() ? "head" : "blocks." + std::to_string(v);
   write_document(cli.path("layers.json"), profile);
-  const std::string question = "--profile layers.json --gpus 4 --bandwidths 1GB/s --latency 10us ";
-  REQUIRE(cli.run("plan " + question + "--output whole.json").code == 0);
+  const std::string problem = "--profile layers.json --gpus 4 --bandwidths 1GB/s --latency 10us ";
+  REQUIRE(cli.run("plan " + problem + "--output whole.json").code == 0);
   for (const std::string cached : {"", "--cached "}) {
     const Outcome outcome =
-        cli.run("plan " + question + "--frozen-layers 3 " + cached + "--output frozen.json");
+        cli.run("plan " + problem + "--frozen-layers 3 " + cached + "--output frozen.json");
     CAPTURE(outcome.error);
     REQUIRE(outcome.code == 0);
     const Plan plan = read_document<Plan>(cli.path("frozen.json"));
@@ -710,21 +709,21 @@ TEST_CASE("frozen layers: planned for, written, and taken from the plan by those
       CHECK(read.error.find("another profile") == std::string::npos);
     }
   }
-  CHECK(cli.run("compare " + question + "--frozen-layers 3").code == 0);
-  CHECK(cli.run("plan " + question + "--frozen-layers 3 --compat halving --output halved.json").code == 0);
+  CHECK(cli.run("compare " + problem + "--frozen-layers 3").code == 0);
+  CHECK(cli.run("plan " + problem + "--frozen-layers 3 --compat halving --output halved.json").code == 0);
   CHECK(read_document<Plan>(cli.path("halved.json")).schedule == "gpipe");
-  const Outcome alone = cli.run("plan " + question + "--cached");
+  const Outcome alone = cli.run("plan " + problem + "--cached");
   CHECK(alone.code == 2);
   CHECK_THAT(alone.error, Catch::Contains("--cached: only with --frozen-layers"));
-  const Outcome many = cli.run("plan " + question + "--frozen-layers 40");
+  const Outcome many = cli.run("plan " + problem + "--frozen-layers 40");
   CHECK(many.code == 2);
   CHECK_THAT(many.error, Catch::Contains("--frozen-layers"));
-  CHECK(cli.run("plan " + question + "--compat thirds").code == 2);
+  CHECK(cli.run("plan " + problem + "--compat thirds").code == 2);
 }
 
 TEST_CASE("print-config names every setting and its source") {
   const Cli cli;
-  const Outcome outcome = cli.run(kQuestion + "--print-config");
+  const Outcome outcome = cli.run(kProblem + "--print-config");
   CHECK(outcome.code == 0);
   for (const char* word : {"profile", "gpus", "bandwidths", "latency", "memory", "objective",
                            "optimizer-slots", "strategy", "default", "command line"}) {
@@ -794,23 +793,23 @@ TEST_CASE("help of every command fits a screen") {
   // Every objective that there is, by the refusal of one that is not.
   for (const std::string objective : {"pipewright", "pipedream", "max-load", "piper", "dynpipe"}) {
     CHECK_THAT(cli.run("plan --help-all").out, Catch::Contains(objective));
-    CHECK_THAT(cli.run(kQuestion + "--objective " + objective + "x").error,
+    CHECK_THAT(cli.run(kProblem + "--objective " + objective + "x").error,
                Catch::Contains("did you mean '" + objective + "'"));
   }
 }
 
 TEST_CASE("plan --objective pipedream: as a table, JSON and a plan that can be evaluated") {
   const Cli cli;
-  const std::string question = kQuestion + "--objective pipedream ";
-  const Outcome table = cli.run(question + "--output theirs.json");
+  const std::string problem = kProblem + "--objective pipedream ";
+  const Outcome table = cli.run(problem + "--output theirs.json");
   CHECK(table.code == 0);
   CHECK_THAT(table.out, Catch::Contains("by PipeDream's formula; nothing is better"));
-  const Json json = parse_json(cli.run(question + "--json").out, "out");
+  const Json json = parse_json(cli.run(problem + "--json").out, "out");
   const Plan plan = read_document<Plan>(cli.path("theirs.json"));
   CHECK(json["stages"].size() == plan.stages.size());
   CHECK(json["devices"] == plan.world_size);
   CHECK(cli.run("evaluate --plan theirs.json --profile profile.json --bandwidths 1MB/s").code == 0);
-  const Outcome limited = cli.run(question + "--memory 1GB");
+  const Outcome limited = cli.run(problem + "--memory 1GB");
   CHECK(limited.code == 2);
   CHECK_THAT(limited.error, Catch::Contains("not together with --memory"));
 }

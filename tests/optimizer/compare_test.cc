@@ -17,7 +17,7 @@ namespace pipewright {
 namespace {
 
 using testing::Cli;
-using testing::kQuestion;
+using testing::kProblem;
 using testing::Outcome;
 
 TEST_CASE("compare --sync: for each way to hold pipelines together the fastest plan, and what to take") {
@@ -26,16 +26,16 @@ TEST_CASE("compare --sync: for each way to hold pipelines together the fastest p
   topology.levels = {{4, 1e9, 1e-6, false}};
   for (const double speed : {1.0, 1.0, 1.0, 0.25}) topology.devices.push_back({"host", speed, 0});
   write_document(cli.path("topology.json"), topology);
-  const std::string even = "compare " + kQuestion,
+  const std::string even = "compare " + kProblem,
                     slow = "compare --profile profile.json --topology topology.json ";
   const Outcome table = cli.run(slow + "--sync all");
   INFO(table.error << table.out);
   REQUIRE(table.code == 0);
   for (const char* row : {"all-reduce", "partial-reduce", "adpsgd", "hetpipe", "none:minibatches=shared"})
     CHECK_THAT(table.out, Catch::Contains(row));
-  for (const std::string& question : {even, slow, even + "--disturb fixed:rank=3,factor=4 "}) {
-    CAPTURE(question);
-    const Outcome outcome = cli.run(question + "--sync all --json");
+  for (const std::string& problem : {even, slow, even + "--disturb fixed:rank=3,factor=4 "}) {
+    CAPTURE(problem);
+    const Outcome outcome = cli.run(problem + "--sync all --json");
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
     const Json json = parse_json(outcome.out, "out");
@@ -44,11 +44,11 @@ TEST_CASE("compare --sync: for each way to hold pipelines together the fastest p
     for (const Json& row : json["syncs"]) {
       // On devices of several speeds data parallelism has uneven shares: no plan is one of pipelines side by
       // side.
-      if (question == slow && !row.contains("strategy")) continue;
+      if (problem == slow && !row.contains("strategy")) continue;
       REQUIRE(row.contains("strategy"));
       seconds[row["sync"]] = row["minibatch_seconds"];
     }
-    if (question == slow) continue;
+    if (problem == slow) continue;
     // Nothing is faster than pipelines that nobody holds together.
     for (const char* sync : {"partial-reduce", "adpsgd", "adpsgd-lockstep", "hetpipe"})
       CHECK(seconds.at(sync) >= 0.999 * seconds.at("none:minibatches=shared"));
@@ -60,7 +60,7 @@ TEST_CASE("compare --sync: for each way to hold pipelines together the fastest p
 
 TEST_CASE("compare writes every strategy and says what to take") {
   const Cli cli;
-  const Outcome outcome = cli.run("compare " + kQuestion + "--output plans");
+  const Outcome outcome = cli.run("compare " + kProblem + "--output plans");
   INFO(outcome.error);
   CHECK(outcome.code == 0);
   CHECK_THAT(outcome.out, Catch::Contains("Take "));
@@ -70,7 +70,7 @@ TEST_CASE("compare writes every strategy and says what to take") {
     REQUIRE(cli.has("plans/" + file));
     CHECK(cli.run("check --plan 'plans/" + file + "' --profile profile.json").code == 0);
   }
-  const Json json = parse_json(cli.run("compare " + kQuestion + "--json").out, "out");
+  const Json json = parse_json(cli.run("compare " + kProblem + "--json").out, "out");
   CHECK(json["strategies"].size() == 11);
   // Like with like: as many minibatches an update as data parallelism makes, unless said otherwise.
   for (const Json& row : json["strategies"]) {
@@ -83,7 +83,7 @@ TEST_CASE("compare writes every strategy and says what to take") {
     if (name == "dp" || name == "flush" || name == "one device") CHECK(row["staleness"] == 0);
   }
   const Json more =
-      parse_json(cli.run("compare " + kQuestion + "--samples-per-update 64 --json").out, "out")["strategies"];
+      parse_json(cli.run("compare " + kProblem + "--samples-per-update 64 --json").out, "out")["strategies"];
   for (const Json& row : more) {
     if (row["strategy"] == "flush") CHECK(row["minibatches_per_update"] > 4);
   }
@@ -96,16 +96,16 @@ TEST_CASE("compare writes every strategy and says what to take") {
   CHECK(cli.run("plan " + levels + "--for inference --period 1s").code == 0);
   CHECK(cli.run("plan " + levels + "--schedule gpipe --max-stages 2").code == 0);
   // Reports, self-contained.
-  REQUIRE(cli.run("compare " + kQuestion + "--report r.html").code == 0);
+  REQUIRE(cli.run("compare " + kProblem + "--report r.html").code == 0);
   const std::string page = read_file(cli.path("r.html"));
   for (const char* part : {"<!DOCTYPE html>", "<svg", "prefers-color-scheme", "Take ", "hybrid", "as asked",
                            "With other links", "layer later", "</html>"})
     CHECK_THAT(page, Catch::Contains(part));
   for (const char* part : {"http://", "https://", "@import", "src="})
     CHECK_THAT(page, !Catch::Contains(part));
-  REQUIRE(cli.run("compare " + kQuestion + "--report r.md").code == 0);
+  REQUIRE(cli.run("compare " + kProblem + "--report r.md").code == 0);
   CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
-  CHECK(cli.run("compare " + kQuestion + "--report r.pdf").code == 2);
+  CHECK(cli.run("compare " + kProblem + "--report r.pdf").code == 2);
 }
 
 TEST_CASE("compare tells what does not fit from what there is not") {
@@ -131,14 +131,14 @@ TEST_CASE("compare: where it says that another way wins, it advises just that wa
       node.parameters = {node.name + ".weight"};
     }
     write_document(cli.path("profile.json"), profile);
-    const std::string question = "compare --profile profile.json --gpus " + std::to_string(2 + round % 3) +
-                                 " --latency 10us --json --bandwidths ";
+    const std::string problem = "compare --profile profile.json --gpus " + std::to_string(2 + round % 3) +
+                                " --latency 10us --json --bandwidths ";
     for (const std::string rate : {"300kB/s", "2MB/s", "40MB/s"}) {
-      const Json json = parse_json(cli.run(question + rate).out, "out");
+      const Json json = parse_json(cli.run(problem + rate).out, "out");
       for (const Json& turn : json["turns"]) {
         char there[64];
         std::snprintf(there, sizeof there, "%.17gB/s", turn["bandwidth_bytes_per_second"].get<double>());
-        const Json other = parse_json(cli.run(question + there).out, "out");
+        const Json other = parse_json(cli.run(problem + there).out, "out");
         CAPTURE(round, rate, turn.dump(), other["advice"]);
         CHECK(other["kind"] == turn["kind"]);
         CHECK(other["kind"] != json["kind"]);
@@ -201,14 +201,14 @@ TEST_CASE("compare: every number in its sentences is that of its rows") {
     for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
     write_document(cli.path("profile.json"), profile);
     const char* rates[] = {"30kB/s", "300kB/s", "2MB/s", "10MB/s"};
-    const std::string question = "compare --profile profile.json --gpus " + std::to_string(2 + round % 4) +
-                                 " --latency 10us --json --bandwidths " + rates[round / 4 % 4] +
-                                 (round % 3 == 2 ? " --memory 200kB" : "");
-    const Outcome outcome = cli.run(question);
+    const std::string problem = "compare --profile profile.json --gpus " + std::to_string(2 + round % 4) +
+                                " --latency 10us --json --bandwidths " + rates[round / 4 % 4] +
+                                (round % 3 == 2 ? " --memory 200kB" : "");
+    const Outcome outcome = cli.run(problem);
     if (outcome.code == 4) continue;
     const Json json = parse_json(outcome.out, "out");
     const auto advice = json["advice"].get<std::string>();
-    CAPTURE(question, outcome.out);
+    CAPTURE(problem, outcome.out);
     std::map<std::string, Json> rows;
     for (const Json& row : json["strategies"])
       if (row.contains("shape")) rows[row["strategy"]] = row;
@@ -264,8 +264,8 @@ TEST_CASE("what ranks of a host take from each other is named where it is in a p
   const Cli cli;
   write_crowded_profile(cli);
   const std::string links = " --bandwidths 1MB/s --latency 10us ";
-  const auto dp_seconds = [&](const std::string& question) {
-    const Json json = parse_json(cli.run("compare " + question + links + "--json").out, "out");
+  const auto dp_seconds = [&](const std::string& problem) {
+    const Json json = parse_json(cli.run("compare " + problem + links + "--json").out, "out");
     return json["strategies"][1]["minibatch_seconds"].get<double>();
   };
   const std::string crowded = "--profile crowded.json --gpus 2", quiet = "--profile profile.json --gpus 2";
@@ -337,16 +337,16 @@ TEST_CASE("on several levels a turn names the links between hosts, and rows that
       node.parameters = {node.name + ".weight"};
     }
     write_document(cli.path("profile.json"), profile);
-    const std::string question = "compare --profile profile.json --levels 2,2 --latency 10us --bandwidths ";
+    const std::string problem = "compare --profile profile.json --levels 2,2 --latency 10us --bandwidths ";
     for (const std::string rates : {"2MB/s,300kB/s", "40MB/s,4MB/s"}) {
-      const Json json = parse_json(cli.run(question + rates + " --json").out, "out");
+      const Json json = parse_json(cli.run(problem + rates + " --json").out, "out");
       const auto advice = json["advice"].get<std::string>();
       CAPTURE(round, rates, json.dump());
       int64_t told = 0;
       for (const Json& row : json["strategies"])
         told += row.value("kind", "") == "data parallelism" && row["strategy"] != "dp" ? 1 : 0;
       plainer += told;
-      const std::string table = cli.run(question + rates).out;
+      const std::string table = cli.run(problem + rates).out;
       for (size_t at = table.find("(data parallelism)"); at != std::string::npos; --told)
         at = table.find("(data parallelism)", at + 1);
       CHECK(told == 0);
@@ -357,7 +357,7 @@ TEST_CASE("on several levels a turn names the links between hosts, and rows that
         CHECK_THAT(advice, Catch::Contains("bit/s between hosts, with "));
         char words[96];
         std::snprintf(words, sizeof words, "%.17gB/s,%.17gB/s", there[0], there[1]);
-        const Json other = parse_json(cli.run(question + words + " --json").out, "out");
+        const Json other = parse_json(cli.run(problem + words + " --json").out, "out");
         CHECK(other["kind"] == turn["kind"]);
         ++turns;
       }
@@ -371,10 +371,10 @@ TEST_CASE("memory that nobody needs changes no plan") {
   const Cli cli;
   for (const std::string devices : {"--gpus 4 ", "--levels 2,2 "}) {
     for (const std::string strategy : {"best", "straight", "hybrid", "dp"}) {
-      const std::string question = "plan --profile profile.json --json --bandwidths 1MB/s --latency 10us " +
-                                   devices + "--strategy " + strategy;
-      Json free = parse_json(cli.run(question).out, "out"),
-           plenty = parse_json(cli.run(question + " --memory 80GB").out, "out");
+      const std::string problem = "plan --profile profile.json --json --bandwidths 1MB/s --latency 10us " +
+                                  devices + "--strategy " + strategy;
+      Json free = parse_json(cli.run(problem).out, "out"),
+           plenty = parse_json(cli.run(problem + " --memory 80GB").out, "out");
       free.erase("topology_digest");
       plenty.erase("topology_digest");
       CHECK(free == plenty);
@@ -404,7 +404,7 @@ TEST_CASE("sums over hosts are named as they are priced: between CPUs directly, 
 
 TEST_CASE("compare: where nothing fits, the nearest is named, not data parallelism") {
   const Cli cli;
-  const Outcome outcome = cli.run("compare " + kQuestion + "--memory 1kB");
+  const Outcome outcome = cli.run("compare " + kProblem + "--memory 1kB");
   CHECK(outcome.code == 4);
   CHECK_THAT(outcome.error, Catch::Contains("nearest is") && !Catch::Contains("nearest is dp"));
 }
@@ -414,20 +414,20 @@ TEST_CASE("tied parameters: what plan, compare and check say of them") {
   Profile profile = read_document<Profile>(cli.path("profile.json"));
   profile.nodes.front().parameters = profile.nodes.back().parameters = {"table"};
   write_document(cli.path("profile.json"), profile);
-  const std::string question = "--profile profile.json --gpus 4 --bandwidths 20MB/s --latency 10us ";
+  const std::string problem = "--profile profile.json --gpus 4 --bandwidths 20MB/s --latency 10us ";
   const std::string forbidden = "cut between 'n0' and 'n5' would need a copy of parameter 'table'";
-  const Outcome stash = cli.run("plan " + question + "--output stash.json");
+  const Outcome stash = cli.run("plan " + problem + "--output stash.json");
   CHECK_THAT(stash.out, Catch::Contains(forbidden) &&
                             Catch::Contains("--weights 2bw or --schedule 1f1b-flush allows it"));
   CHECK_THAT(cli.run("check --plan stash.json --profile profile.json").out, Catch::Contains(forbidden));
-  CHECK_THAT(cli.run("compare " + question).out, Catch::Contains(forbidden));
-  CHECK(parse_json(cli.run("compare " + question + "--json").out, "out").contains("tied_parameters"));
-  const Outcome straight = cli.run("plan " + question + "--strategy straight");
+  CHECK_THAT(cli.run("compare " + problem).out, Catch::Contains(forbidden));
+  CHECK(parse_json(cli.run("compare " + problem + "--json").out, "out").contains("tied_parameters"));
+  const Outcome straight = cli.run("plan " + problem + "--strategy straight");
   CHECK(straight.code == 4);
   CHECK_THAT(straight.error, Catch::Contains(forbidden));
   for (const std::string rule : {"--weights 2bw", "--schedule 1f1b-flush", "--schedule zb-h1"}) {
     CAPTURE(rule);
-    const Outcome cut = cli.run("plan " + question + rule + " --strategy straight --output cut.json");
+    const Outcome cut = cli.run("plan " + problem + rule + " --strategy straight --output cut.json");
     INFO(cut.error);
     REQUIRE(cut.code == 0);
     CHECK_THAT(cut.out, Catch::Contains("Parameter 'table' has copies in stages 0"));
@@ -449,7 +449,7 @@ TEST_CASE("tied parameters: what plan, compare and check say of them") {
 TEST_CASE("plan takes the fastest of several weight rules") {
   const Cli cli;
   const std::string rules = "--weights flush,stash,paci,2bw,predict ";
-  const Outcome all = cli.run("plan " + kQuestion + rules + "--output all.json");
+  const Outcome all = cli.run("plan " + kProblem + rules + "--output all.json");
   INFO(all.error);
   REQUIRE(all.code == 0);
   const Plan taken = read_document<Plan>(cli.path("all.json"));
@@ -457,7 +457,7 @@ TEST_CASE("plan takes the fastest of several weight rules") {
   for (const std::string rule : {"--weights flush --schedule 1f1b-flush --microbatches 4", "--weights stash",
                                  "--weights paci", "--weights 2bw --microbatches 4", "--weights predict"}) {
     CAPTURE(rule);
-    REQUIRE(cli.run("plan " + kQuestion + rule + " --output one.json").code == 0);
+    REQUIRE(cli.run("plan " + kProblem + rule + " --output one.json").code == 0);
     const Plan one = read_document<Plan>(cli.path("one.json"));
     CHECK_THAT(all.out, Catch::Contains(one.weights));
     fastest = std::min(fastest, one.predicted->minibatch_seconds);
@@ -465,7 +465,7 @@ TEST_CASE("plan takes the fastest of several weight rules") {
   CHECK(taken.predicted->minibatch_seconds <= fastest / 0.99);
   // What a rule needs, and what it is not given.
   const auto refused = [&](const std::string& options) {
-    const Outcome outcome = cli.run("plan " + kQuestion + options);
+    const Outcome outcome = cli.run("plan " + kProblem + options);
     CAPTURE(options, outcome.out);
     CHECK(outcome.code != 0);
     return outcome.error;
@@ -479,12 +479,11 @@ TEST_CASE("plan takes the fastest of several weight rules") {
        {"--weights stash,flush --microbatches 4", "--weights paci,stash --recompute always",
         "--weights stash,paci --optimizer adamw --delay-correction dc"}) {
     CAPTURE(list);
-    CHECK(cli.run("plan " + kQuestion + list).code == 0);
+    CHECK(cli.run("plan " + kProblem + list).code == 0);
   }
-  CHECK_THAT(
-      cli.run("plan " + kQuestion + "--weights paci,stash --optimizer adamw --delay-correction dc").out,
-      Catch::Contains("paci: ") && Catch::Contains("is for gradients of one version"));
-  const Outcome muon = cli.run("plan " + kQuestion + "--weights stash,predict --optimizer muon");
+  CHECK_THAT(cli.run("plan " + kProblem + "--weights paci,stash --optimizer adamw --delay-correction dc").out,
+             Catch::Contains("paci: ") && Catch::Contains("is for gradients of one version"));
+  const Outcome muon = cli.run("plan " + kProblem + "--weights stash,predict --optimizer muon");
   CHECK(muon.code == 0);
   CHECK_THAT(muon.out, Catch::Contains("predict: ") && Catch::Contains("'muon' has no form of it"));
 }
@@ -501,8 +500,8 @@ TEST_CASE("What trains slower by samples is slower to the same loss") {
            std::to_string(stages) + R"(, "samples_ratio": )" + ratio + "}";
   };
   const std::string devices = "--profile profile.json --gpus 4 --bandwidths 3MB/s --latency 10us ";
-  const std::string question = devices + "--optimizer adamw ";
-  const std::string with_table = question + "--convergence c.json ";
+  const std::string problem = devices + "--optimizer adamw ";
+  const std::string with_table = problem + "--convergence c.json ";
   write_table(row("stash", 1, "1") + "," + row("stash", 64, "7.5") + "," + row("stash", 256, "9") + "," +
               row("2bw", 64, "null"));
   const Outcome compared = cli.run("compare " + with_table + "--json");
@@ -531,7 +530,7 @@ TEST_CASE("What trains slower by samples is slower to the same loss") {
                         Catch::Contains("Nobody has measured the samples that"));
   // The rule that is slower by more than it trains faster is not taken.
   const std::string rules = "--weights stash,flush --output taken.json ";
-  REQUIRE(cli.run("plan " + question + rules).code == 0);
+  REQUIRE(cli.run("plan " + problem + rules).code == 0);
   const std::string by_time = read_document<Plan>(cli.path("taken.json")).weights;
   REQUIRE(cli.run("plan " + with_table + rules).code == 0);
   CHECK(by_time == "stash");
@@ -556,15 +555,15 @@ TEST_CASE("compare has what plan finds among its rows") {
   const Cli cli;
   std::mt19937 random(7);
   for (int round = 0; round < 12; ++round) {
-    const std::string question = "--profile profile.json --gpus " + std::to_string(2 + random() % 7) +
-                                 " --bandwidths " + std::to_string(1 + random() % 200) + "MB/s --json";
-    CAPTURE(question);
-    const Outcome planned = cli.run("plan " + question), compared = cli.run("compare " + question);
+    const std::string problem = "--profile profile.json --gpus " + std::to_string(2 + random() % 7) +
+                                " --bandwidths " + std::to_string(1 + random() % 200) + "MB/s --json";
+    CAPTURE(problem);
+    const Outcome planned = cli.run("plan " + problem), compared = cli.run("compare " + problem);
     REQUIRE(planned.code == 0);
     REQUIRE(compared.code == 0);
     double fastest = std::numeric_limits<double>::infinity();
-    const Json answer = parse_json(compared.out, "out");
-    for (const Json& row : answer.at("strategies"))
+    const Json solution = parse_json(compared.out, "out");
+    for (const Json& row : solution.at("strategies"))
       if (row.contains("minibatch_seconds"))
         fastest = std::min(fastest, row["minibatch_seconds"].get<double>());
     CHECK(fastest <= 1.001 * parse_document<Plan>(planned.out, "out").predicted->minibatch_seconds);
@@ -575,7 +574,7 @@ TEST_CASE("show and simulate name ranks as the plan does") {
   const Cli cli;
   std::mt19937 random(9);
   for (int round = 0; round < 4; ++round) {
-    CHECK(cli.run("plan " + kQuestion + "--strategy hybrid --output p.json").code == 0);
+    CHECK(cli.run("plan " + kProblem + "--strategy hybrid --output p.json").code == 0);
     Plan plan = read_document<Plan>(cli.path("p.json"));
     std::vector<int64_t> number(static_cast<size_t>(plan.world_size));
     for (size_t r = 0; r < number.size(); ++r) number[r] = static_cast<int64_t>(r);

@@ -197,7 +197,7 @@ bool computes_less_than_messages(const StageLoad& load, const CostInputs& inputs
 /// The ways to join a stage that computes less than its messages take to a neighbour: on all devices of both
 /// or, where devices are alike, on fewer.
 std::vector<std::vector<FoundStage>> with_thin_stage_joined(const std::vector<FoundStage>& stages,
-                                                            const Question& q) {
+                                                            const Problem& q) {
   const auto thin = [&](const FoundStage& stage) {
     return computes_less_than_messages(load_between(*q.states, stage.from, stage.to), q.inputs);
   };
@@ -241,13 +241,13 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
     const PlanRequest rules = with_run_rules(request, topology.device_count());
     const Dataflow flow(profile, {}, ties_of(rules));
     const States states = enumerate_states(flow, false);
-    Question question;
-    question.states = &states;
-    question.inputs = cost_inputs(profile, topology, 1);
+    Problem problem;
+    problem.states = &states;
+    problem.inputs = cost_inputs(profile, topology, 1);
     const std::vector<StageLoad> loads = loads_of_plan(plan, flow);
     const bool has =
         plan.stages.size() > 1 && std::any_of(loads.begin(), loads.end(), [&](const StageLoad& load) {
-          return computes_less_than_messages(load, question.inputs);
+          return computes_less_than_messages(load, problem.inputs);
         });
     CAPTURE(round, kind.schedule, plan.shape_text());
     if (flattens) {
@@ -258,8 +258,8 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
     if (!has) continue;
     ++thin;
     // Then every way to be rid of it is slower.
-    const std::vector<FoundStage> stages = stages_of(plan, states, profile, question.inputs.placed());
-    for (const std::vector<FoundStage>& way : with_thin_stage_joined(stages, question)) {
+    const std::vector<FoundStage> stages = stages_of(plan, states, profile, problem.inputs.placed());
+    for (const std::vector<FoundStage>& way : with_thin_stage_joined(stages, problem)) {
       Plan other;
       std::vector<NodeSet> nodes_of_stages;
       for (const FoundStage& found : way) {
@@ -276,7 +276,7 @@ TEST_CASE("no stage computes less than its messages take where that can be had f
         other.stages.push_back(stage);
       }
       other.tied_parameters = tied_parameters(split_groups(states.ties, nodes_of_stages));
-      const std::optional<Plan> joined = priced_plan(other, {&flow, question.inputs, rules_of(rules)});
+      const std::optional<Plan> joined = priced_plan(other, {&flow, problem.inputs, rules_of(rules)});
       if (!joined) continue;
       CHECK(joined->predicted->minibatch_seconds > plan.predicted->minibatch_seconds);
     }

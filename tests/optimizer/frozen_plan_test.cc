@@ -232,18 +232,18 @@ TEST_CASE("plan_frozen: a plan on any number of ranks, changed only where that i
     const Plan in_force = make_plan(measured, topology, request);
     for (const GlobalBatch global_batch : {GlobalBatch::kGrow, GlobalBatch::kKeep}) {
       CAPTURE(round, layers, in_force.shape_text());
-      const FrozenPlan answer =
+      const FrozenPlan solution =
           plan_frozen(measured, topology, in_force, layers, round % 2 == 0, global_batch);
-      CHECK_NOTHROW(answer.plan.validate("plan"));
-      CHECK(answer.plan.frozen_layers == layers);
-      CHECK(answer.plan.schedule == in_force.schedule);
-      CHECK(answer.plan.weights == in_force.weights);
-      CHECK(answer.next_seconds <= answer.now_seconds);
-      CHECK(answer.next_seconds == answer.plan.predicted->minibatch_seconds);
-      CHECK(answer.plan.world_size <= topology.device_count());
-      if (global_batch == GlobalBatch::kKeep) CHECK(answer.update_growth <= 1);
-      if (!answer.changes) CHECK(answer.plan.shape_text() == in_force.shape_text());
-      changed += answer.changes ? 1 : 0;
+      CHECK_NOTHROW(solution.plan.validate("plan"));
+      CHECK(solution.plan.frozen_layers == layers);
+      CHECK(solution.plan.schedule == in_force.schedule);
+      CHECK(solution.plan.weights == in_force.weights);
+      CHECK(solution.next_seconds <= solution.now_seconds);
+      CHECK(solution.next_seconds == solution.plan.predicted->minibatch_seconds);
+      CHECK(solution.plan.world_size <= topology.device_count());
+      if (global_batch == GlobalBatch::kKeep) CHECK(solution.update_growth <= 1);
+      if (!solution.changes) CHECK(solution.plan.shape_text() == in_force.shape_text());
+      changed += solution.changes ? 1 : 0;
     }
   }
   CHECK(changed > 0);

@@ -16,7 +16,7 @@
 namespace pipewright {
 namespace {
 
-double brute_force(const Question& q, double period) {
+double brute_force(const Problem& q, double period) {
   const States& states = *q.states;
   double best = std::numeric_limits<double>::infinity();
   const std::function<void(int, int64_t, double)> extend = [&](int from, int64_t devices, double latency) {
@@ -50,20 +50,20 @@ TEST_CASE("inference: the least latency of all plans that keep the rate") {
                                                     testing::pick(random, 0, 1) == 0, 40);
     const Dataflow flow(profile);
     const States states = enumerate_states(flow, true);
-    Question q;
+    Problem q;
     q.states = &states;
     q.devices = testing::pick(random, 1, 4);
     q.inputs = cost_inputs(profile, flat_topology(q.devices, 1e6, 1e-5, 0), 1);
     if (testing::pick(random, 0, 2) == 0) q.memory_bytes = testing::pick(random, 5, 60) * 1000;
     const double period = static_cast<double>(testing::pick(random, 1, 12)) * 1e-3;
     const double expected = brute_force(q, period);
-    const std::optional<InferenceAnswer> found = search_inference(q, period);
+    const std::optional<InferenceSolution> found = search_inference(q, period);
     REQUIRE(found.has_value() == std::isfinite(expected));
     found ? ++found_some : ++found_none;
     if (!found) continue;
     CHECK(found->latency_seconds == Approx(expected).epsilon(1e-9));
-    CHECK(found->answer.period_seconds <= period * (1 + 1e-9));
-    CHECK(found->answer.devices <= q.devices);
+    CHECK(found->solution.period_seconds <= period * (1 + 1e-9));
+    CHECK(found->solution.devices <= q.devices);
   }
   CHECK(found_some > 50);
   CHECK(found_none > 30);

@@ -67,10 +67,10 @@ TEST_CASE("Random plans on levels keep every promise") {
   }
 }
 
-TEST_CASE("Plans that drain, keep two versions or obey demands keep their promises on levels too") {
+TEST_CASE("Plans that drain, keep two versions or obey constraints keep their promises on levels too") {
   std::mt19937 random(32);
   int drained = 0;
-  int demanded = 0;
+  int constrained = 0;
   for (int c = 0; c < 150; ++c) {
     const Profile profile = testing::random_profile(random, static_cast<int>(pick(random, 1, 6)), true, 0);
     Topology topology = servers(pick(random, 1, 3), pick(random, 1, 3), 1e7, 1e6);
@@ -83,33 +83,33 @@ TEST_CASE("Plans that drain, keep two versions or obey demands keep their promis
     request.schedule = schedules[pick(random, 0, 4)];
     if (request.schedule == "1f1b") request.weights = pick(random, 0, 1) == 0 ? "2bw" : "stash";
     if (request.schedule != "interleaved" && pick(random, 0, 1) == 0) {
-      request.demands.most_stages = pick(random, 1, 3);
-      if (pick(random, 0, 1) == 0) request.demands.replicas[0] = pick(random, 1, 2);
+      request.constraints.most_stages = pick(random, 1, 3);
+      if (pick(random, 0, 1) == 0) request.constraints.replicas[0] = pick(random, 1, 2);
     }
     INFO("case " << c << ", " << request.schedule << " on " << topology.to_json().dump());
     Plan plan;
     try {
       plan = make_plan(profile, topology, request);
     } catch (const InfeasibleError&) {
-      CHECK((request.demands.any() || request.schedule == "interleaved"));
+      CHECK((request.constraints.any() || request.schedule == "interleaved"));
       continue;
     }
     drained += plan.weights == "flush";
-    demanded += request.demands.any();
+    constrained += request.constraints.any();
     plan.validate("plan");
     const Prediction again = evaluate_plan(plan, profile, topology, request);
     CHECK(plan.predicted->minibatch_seconds == Approx(again.minibatch_seconds).epsilon(1e-9).margin(1e-15));
     CHECK(plan.predicted->lower_bound_seconds <= plan.predicted->minibatch_seconds * (1 + 1e-9));
-    if (request.demands.most_stages > 0)
-      CHECK(static_cast<int64_t>(plan.stages.size()) <= request.demands.most_stages);
-    if (!request.demands.replicas.empty())
-      CHECK(static_cast<int64_t>(plan.stages[0].ranks.size()) == request.demands.replicas.at(0));
+    if (request.constraints.most_stages > 0)
+      CHECK(static_cast<int64_t>(plan.stages.size()) <= request.constraints.most_stages);
+    if (!request.constraints.replicas.empty())
+      CHECK(static_cast<int64_t>(plan.stages[0].ranks.size()) == request.constraints.replicas.at(0));
   }
   CHECK(drained > 50);
-  CHECK(demanded > 20);
+  CHECK(constrained > 20);
 }
 
-TEST_CASE("A plan for answering on servers says its latency, or the least period there is") {
+TEST_CASE("A plan for inference on servers says its latency, or the least period there is") {
   std::mt19937 random(5);
   Profile profile = testing::random_profile(random, 6, true, 100);
   for (ProfiledNode& node : profile.nodes) node.forward_seconds = 1e-3;
@@ -124,7 +124,7 @@ TEST_CASE("A plan for answering on servers says its latency, or the least period
       Catch::Contains("takes a minibatch every"));
 }
 
-TEST_CASE("Twenty plans from one question on two levels are one plan") {
+TEST_CASE("Twenty plans from one problem on two levels are one plan") {
   std::mt19937 random(5);
   const Profile profile = testing::random_profile(random, 8, true, 0);
   std::set<std::string> texts;

@@ -21,8 +21,7 @@ using testing::pick;
 /// Every chain of stages on consecutive devices, forward only, one by one.
 class AllPlacements {
  public:
-  AllPlacements(const Question& q, double period_seconds)
-      : q_(q), most_period_(period_seconds * (1 + 1e-9)) {}
+  AllPlacements(const Problem& q, double period_seconds) : q_(q), most_period_(period_seconds * (1 + 1e-9)) {}
 
   double least_latency() {
     walk(q_.states->last(), 0);
@@ -79,7 +78,7 @@ class AllPlacements {
     if (price.total_seconds() <= most_period_) best_ = std::min(best_, price.latency_seconds());
   }
 
-  const Question& q_;
+  const Problem& q_;
   const double most_period_;
   bool turned_ = false;
   std::vector<Piece> pieces_;
@@ -165,7 +164,7 @@ TEST_CASE("Inference on levels and on devices that differ is as fast as on any c
     Topology topology = random_levels(random);
     if (pick(random, 0, 1) == 0) make_different(random, &topology);
     if (topology.device_count() > 6 && profile.nodes.size() > 3) continue;
-    Question q;
+    Problem q;
     const Dataflow flow(profile);
     const States states = enumerate_states(flow, true);
     q.states = &states;
@@ -174,14 +173,14 @@ TEST_CASE("Inference on levels and on devices that differ is as fast as on any c
     q.devices = topology.device_count();
     if (pick(random, 0, 2) == 0 && q.inputs.memories.empty()) q.memory_bytes = pick(random, 5000, 30000);
     const double period = static_cast<double>(pick(random, 1, 12)) * 1e-3;
-    const std::optional<InferenceAnswer> got = chain_for_inference(q, period);
+    const std::optional<InferenceSolution> got = chain_for_inference(q, period);
     q.inputs.forward_only = true;
     const double expected = AllPlacements(q, period).least_latency();
     INFO("case " << c);
     expected < 1e299 ? ++found_some : ++found_none;
     if (expected > 1e299) continue;
     REQUIRE(got);
-    CHECK(got->answer.period_seconds <= period * (1 + 3e-9));
+    CHECK(got->solution.period_seconds <= period * (1 + 3e-9));
     // It may stand better than on consecutive devices.
     slower += got->latency_seconds > expected * (1 + 3e-9) ? 1 : 0;
     CHECK(got->latency_seconds <= expected * 1.05);

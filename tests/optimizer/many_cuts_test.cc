@@ -89,13 +89,13 @@ TEST_CASE("Bounds hold, and the wide search lies between bound and optimum") {
     const Dataflow flow(profile);
     const States all = enumerate_states(flow, false);
     if (!all.exact) continue;
-    Question q;
+    Problem q;
     q.states = &all;
     q.inputs.bandwidth_bytes_per_second = std::vector<double>{1e5, 1e6, 1e7}[c % 3];
     q.inputs.latency_seconds = c % 2 == 0 ? 0 : 1e-4;
     q.devices = pick(random, 2, 6);
     if (c % 5 == 0) q.most_replicas = 1;
-    const std::optional<Answer> best = search(q);
+    const std::optional<Solution> best = search(q);
     REQUIRE(best.has_value());
     const double period = best->period_seconds;
     INFO("case " << c << ", period " << period);
@@ -109,11 +109,11 @@ TEST_CASE("Bounds hold, and the wide search lies between bound and optimum") {
       CHECK(around <= period * (1 + 1e-9));
       tight += achieved == period && listed >= 0.99 * period;
     }
-    const WideAnswer wide = search_widely(flow, q, enumerate_states(flow, false, 1), false, false);
-    REQUIRE(wide.answer.has_value());
-    CHECK(wide.answer->period_seconds >= period * (1 - 1e-9));
+    const WideSolution wide = search_widely(flow, q, enumerate_states(flow, false, 1), false, false);
+    REQUIRE(wide.solution.has_value());
+    CHECK(wide.solution->period_seconds >= period * (1 - 1e-9));
     CHECK(wide.bound_seconds <= period * (1 + 1e-9));
-    optimal += wide.answer->period_seconds <= period * (1 + 1e-9);
+    optimal += wide.solution->period_seconds <= period * (1 + 1e-9);
   }
   CHECK(optimal > kCases * 9 / 10);
   CHECK(tight > kCases / 3);

@@ -348,7 +348,7 @@ TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limi
       node.forward_seconds += 1e-3;  // none is without cost
       if (c % 3 == 2) node.saved_bytes += 5000;
     }
-    Question q;
+    Problem q;
     q.inputs.bandwidth_bytes_per_second = pick(random, 0, 1) == 0 ? 1e6 : 1e7;
     q.inputs.latency_seconds = static_cast<double>(pick(random, 0, 1)) * 3e-4;
     q.inputs.update.parts.step_in_place_seconds = profile.whole.step_seconds / 1e4;
@@ -364,7 +364,7 @@ TEST_CASE("Pipelines: the search equals mixed-integer programs, with memory limi
     }
     std::vector<int64_t> replicas;
     const double expected = least_period(flow, q.inputs, q.devices, q.memory_bytes, q.recompute, &replicas);
-    const std::optional<Answer> found = search(q);
+    const std::optional<Solution> found = search(q);
     INFO("case " << c << ", " << profile.nodes.size() << " nodes, " << q.devices << " devices, memory "
                  << q.memory_bytes);
     REQUIRE(found.has_value() == std::isfinite(expected));

@@ -10,7 +10,7 @@
 
 #include "graph/pipedream.h"
 #include "optimizer/plan/optimizer.h"
-#include "tests/optimizer/tiny_question.h"
+#include "tests/optimizer/tiny_problem.h"
 #include "tests/support/long.h"
 #include "tests/support/skip.h"
 
@@ -76,18 +76,18 @@ TEST_CASE("More devices, bandwidth or memory is not worse, for tiny models") {
   std::map<std::string, Worse> rows;
   for (int64_t c = 0; c < cases; ++c) {
     const Profile profile = testing::tiny_profile(random);
-    const testing::TinyQuestion question = testing::tiny_question(random, profile);
+    const testing::TinyProblem problem = testing::tiny_problem(random, profile);
     PlanRequest request;
     if (pick(random, 0, 2) == 0) {
       request.schedule = pick(random, 0, 1) == 0 ? "1f1b-flush" : "zb-h1";
       request.microbatches = 8;  // of as many samples an update, however many devices there are
     }
-    const double less = best_seconds(profile, question.topology, request);
-    const auto [what, more] = with_more(random, question.topology);
+    const double less = best_seconds(profile, problem.topology, request);
+    const auto [what, more] = with_more(random, problem.topology);
     const double seconds = best_seconds(profile, more, request);
     rows[what].note(seconds, less);
     if (seconds <= 1.01 * less) continue;
-    std::printf("case %lld, %s, more %s: %.4g, with less %.4g\n", static_cast<long long>(c), question.kind,
+    std::printf("case %lld, %s, more %s: %.4g, with less %.4g\n", static_cast<long long>(c), problem.kind,
                 what, seconds, less);
   }
   print(rows);

@@ -174,8 +174,8 @@ TEST_CASE("On devices that differ the best is no slower than any strategy by nam
 /// Every chain of stages on the first devices, however they stand.
 class EveryChain {
  public:
-  EveryChain(const Question& question, const PlanRequest& request)
-      : q_(question), evaluator_(question, request) {}
+  EveryChain(const Problem& problem, const PlanRequest& request)
+      : q_(problem), evaluator_(problem, request) {}
 
   double fastest() {
     extend(0, q_.devices);
@@ -211,14 +211,14 @@ class EveryChain {
     } while (std::next_permutation(order.begin(), order.end()));
   }
 
-  const Question& q_;
+  const Problem& q_;
   Evaluator evaluator_;
   Chain chain_;
   double fastest_ = kInfeasible;
 };
 
 /// Stages along random cuts, with random replicas, on devices in a random order.
-Chain random_chain(std::mt19937& random, const Question& q) {
+Chain random_chain(std::mt19937& random, const Problem& q) {
   Chain chain;
   std::vector<int64_t> order(static_cast<size_t>(q.devices));
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -258,21 +258,21 @@ TEST_CASE("No chain is priced below its floor, with little memory, on equal devi
     const PlanRequest rules = with_run_rules(request, topology.device_count());
     const Dataflow flow(profile, {}, ties_of(rules));
     const States states = enumerate_states(flow, true);
-    Question question;
-    question.states = &states;
-    question.inputs = requested_cost_inputs(profile, topology, rules);
-    question.devices = topology.device_count();
-    question.recompute = Recompute::kWhereNeeded;
-    search_by_rules(rules, &question);
+    Problem problem;
+    problem.states = &states;
+    problem.inputs = requested_cost_inputs(profile, topology, rules);
+    problem.devices = topology.device_count();
+    problem.recompute = Recompute::kWhereNeeded;
+    search_by_rules(rules, &problem);
     // Room for some minibatches of a part of the model.
     StageLoad all = load_between(states, 0, states.last());
     all.workspace = workspace_between(states, 0, states.last());
-    question.memory_bytes = stage_memory(all, 1, 1, question.inputs).total_bytes() * pick(random, 3, 30) / 10;
-    for (int64_t& memory : question.inputs.memories)
-      if (memory > 0) memory = question.memory_bytes;
-    Evaluator evaluator(question, rules);
+    problem.memory_bytes = stage_memory(all, 1, 1, problem.inputs).total_bytes() * pick(random, 3, 30) / 10;
+    for (int64_t& memory : problem.inputs.memories)
+      if (memory > 0) memory = problem.memory_bytes;
+    Evaluator evaluator(problem, rules);
     for (int i = 0; i < 20; ++i) {
-      std::vector<Chain> ways = evaluator.recomputing(random_chain(random, question));
+      std::vector<Chain> ways = evaluator.recomputing(random_chain(random, problem));
       if (ways.empty()) continue;
       Chain chain = ways[static_cast<size_t>(pick(random, 0, std::ssize(ways) - 1))];
       const double floor = evaluator.floor(&chain).floor_seconds;
@@ -283,7 +283,7 @@ TEST_CASE("No chain is priced below its floor, with little memory, on equal devi
       CAPTURE(c, i, request.schedule, request.weights, chain.stages.size());
       CHECK(floor <= price->seconds * (1 + 1e-9));
       // What moves lead to is such a chain again, whatever shares it had.
-      for (Chain& moved : with_devices_moved(question, chain))
+      for (Chain& moved : with_devices_moved(problem, chain))
         for (Chain& way : evaluator.recomputing(std::move(moved)))
           CHECK(std::all_of(way.stages.begin(), way.stages.end(),
                             [](const FoundStage& stage) { return stage.shares.empty(); }));
@@ -307,14 +307,14 @@ TEST_CASE("On devices that differ the plan is as fast as the fastest of all") {
     const PlanRequest rules = with_run_rules(request, topology.device_count());
     const Dataflow flow(profile, {}, ties_of(rules));
     const States states = enumerate_states(flow, true);
-    Question question;
-    question.states = &states;
-    question.inputs = requested_cost_inputs(profile, topology, rules);
-    question.devices = topology.device_count();
-    question.memory_bytes = memory_limit_bytes(topology);
-    search_by_rules(rules, &question);
-    if (!question.inputs.devices_differ()) continue;
-    const double fastest = EveryChain(question, rules).fastest();
+    Problem problem;
+    problem.states = &states;
+    problem.inputs = requested_cost_inputs(profile, topology, rules);
+    problem.devices = topology.device_count();
+    problem.memory_bytes = memory_limit_bytes(topology);
+    search_by_rules(rules, &problem);
+    if (!problem.inputs.devices_differ()) continue;
+    const double fastest = EveryChain(problem, rules).fastest();
     double found = kInfeasible;
     try {
       found = make_plan(profile, topology, request).predicted->minibatch_seconds;
@@ -416,7 +416,7 @@ TEST_CASE("More devices, bandwidth or memory, or leave to recompute, never make 
   CHECK(rescued > 0);
 }
 
-TEST_CASE("Fifty plans from one question are one plan") {
+TEST_CASE("Fifty plans from one problem are one plan") {
   std::mt19937 random(13);
   const Profile profile = testing::random_profile(random, 7, false, 40);
   const Topology topology = flat_topology(5, 1e6, 1e-4, 0);

@@ -202,13 +202,13 @@ TEST_CASE("quick plans: along a row, a period is near the exact one") {
     const Topology topology = flat_topology(8, 1e9, 20e-6, 0);
     const Dataflow flow(profile);
     const States states = enumerate_states(flow, false);
-    Question question;
-    question.states = &states;
-    question.inputs = cost_inputs(profile, topology, 1);
-    question.devices = 8;
-    const double exact = search(question)->period_seconds;
-    RowSearch rows(question);
-    RowQuestion asked;
+    Problem problem;
+    problem.states = &states;
+    problem.inputs = cost_inputs(profile, topology, 1);
+    problem.devices = 8;
+    const double exact = search(problem)->period_seconds;
+    RowSearch rows(problem);
+    RowProblem asked;
     for (int64_t device = 0; device < 8; ++device) asked.order.push_back(device);
     asked.most_replicas = 8;
     const auto least = [&](CountedWork work) {
@@ -218,7 +218,7 @@ TEST_CASE("quick plans: along a row, a period is near the exact one") {
         for (const FoundStage& stage : chain.stages) {
           CHECK(std::ssize(stage.ranks) >= asked.least_replicas);
           slowest = std::max(slowest, stage_period(load_between(states, stage.from, stage.to),
-                                                   std::ssize(stage.ranks), question.inputs)
+                                                   std::ssize(stage.ranks), problem.inputs)
                                           .total_seconds());
         }
         CHECK(slowest >= exact * (1 - 1e-9));

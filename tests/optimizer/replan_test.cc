@@ -238,7 +238,7 @@ TEST_CASE("with a limit for updates no stage makes one of more minibatches, and 
     const int64_t first = updates_of(made->in_force).most_minibatches;
     planned_again(made->in_force, first);
     planned_again(made->in_force, first + 1);
-    // With one minibatch an update it is a straight pipeline's question.
+    // With one minibatch an update it is a straight pipeline's problem.
     PlanRequest straight = on_all();
     straight.strategy = "straight";
     std::optional<Plan> quiet;

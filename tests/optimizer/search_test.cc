@@ -11,9 +11,9 @@
 namespace pipewright {
 namespace {
 
-using testing::BruteAnswer;
 using testing::BruteForce;
-using testing::BruteQuestion;
+using testing::BruteProblem;
+using testing::BruteSolution;
 using testing::pick;
 
 CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
@@ -27,8 +27,8 @@ CostInputs random_inputs(std::mt19937& random, const Profile& profile) {
   return inputs;
 }
 
-Question question_of(const BruteQuestion& brute, const States& states, const CostInputs& inputs) {
-  Question q;
+Problem problem_of(const BruteProblem& brute, const States& states, const CostInputs& inputs) {
+  Problem q;
   q.states = &states;
   q.inputs = inputs;
   q.devices = brute.devices;
@@ -49,20 +49,20 @@ int64_t cases(int64_t usual) {
 }
 
 struct Counts {
-  int64_t questions = 0;
+  int64_t problems = 0;
   int64_t infeasible = 0;
   int64_t limited = 0;
   int64_t recomputing = 0;  // stages
 };
 
-void compare(const BruteQuestion& brute, const Profile& profile, const CostInputs& inputs,
+void compare(const BruteProblem& brute, const Profile& profile, const CostInputs& inputs,
              const States& states, BruteForce* oracle, Counts* counts) {
-  const Question q = question_of(brute, states, inputs);
-  const std::optional<BruteAnswer> expected = oracle->best(brute);
-  const std::optional<Answer> got = search(q);
+  const Problem q = problem_of(brute, states, inputs);
+  const std::optional<BruteSolution> expected = oracle->best(brute);
+  const std::optional<Solution> got = search(q);
   INFO(brute.strategy << ", " << brute.devices << " devices, memory " << brute.memory_bytes << ", all "
                       << brute.all_devices << ", " << profile.nodes.size() << " nodes");
-  ++counts->questions;
+  ++counts->problems;
   counts->limited += brute.memory_bytes > 0;
   counts->infeasible += !expected;
   REQUIRE(got.has_value() == expected.has_value());
@@ -100,7 +100,7 @@ void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute,
     const States limited_states = enumerate_states(flow, true);
     REQUIRE(states.exact);
     BruteForce oracle(profile, inputs);
-    BruteQuestion brute;
+    BruteProblem brute;
     const char* names[] = {"best", "hybrid", "straight", "dp", "model-parallel"};
     // Every case asks for the best plan, free and limited; the other strategies take turns.
     for (const std::string strategy : {"best", names[1 + c % 4]}) {
@@ -118,8 +118,8 @@ void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute,
       brute.memory_bytes = *least - 1;
       if (brute.memory_bytes > 0) compare(brute, profile, inputs, limited_states, &oracle, counts);
       // What the infeasible case is told: the least memory is exact.
-      const Question q = question_of(brute, limited_states, inputs);
-      const std::optional<Answer> smallest = search_least_memory(q);
+      const Problem q = problem_of(brute, limited_states, inputs);
+      const std::optional<Solution> smallest = search_least_memory(q);
       REQUIRE(smallest.has_value());
       CHECK(fullest_stage(q, *smallest).memory.total_bytes() == *least);
     }
@@ -129,14 +129,14 @@ void compare_many(int64_t cases, bool chain, unsigned seed, Recompute recompute,
 TEST_CASE("Search equals brute force on random chains") {
   Counts counts;
   compare_many(cases(3600), true, 1, Recompute::kNever, &counts);
-  CHECK(counts.questions > 8000);
+  CHECK(counts.problems > 8000);
   CHECK(counts.infeasible > 500);
 }
 
 TEST_CASE("Search equals brute force on random DAGs") {
   Counts counts;
   compare_many(cases(3600), false, 2, Recompute::kNever, &counts);
-  CHECK(counts.questions > 8000);
+  CHECK(counts.problems > 8000);
   CHECK(counts.infeasible > 500);
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("Search equals brute force where stages may recompute, on random chain
   for (const bool chain : {true, false}) {
     Counts counts;
     compare_many(cases(1500), chain, chain ? 3 : 4, Recompute::kWhereNeeded, &counts);
-    CHECK(counts.questions > 2000);
+    CHECK(counts.problems > 2000);
     CHECK(counts.infeasible > 100);
     CHECK(counts.recomputing > 50);
     compare_many(cases(300), chain, chain ? 5 : 6, Recompute::kAlways, &counts);
@@ -160,14 +160,14 @@ TEST_CASE("More devices than can be listed") {
   inputs.bandwidth_bytes_per_second = 1e12;
   const Dataflow flow(profile);
   const States states = enumerate_states(flow, false);
-  Question q;
+  Problem q;
   q.states = &states;
   q.inputs = inputs;
   q.devices = 1 << 20;
-  const std::optional<Answer> answer = search(q);
-  REQUIRE(answer.has_value());
-  CHECK(answer->devices <= q.devices);
-  CHECK(answer->period_seconds < 1e-6);
+  const std::optional<Solution> solution = search(q);
+  REQUIRE(solution.has_value());
+  CHECK(solution->devices <= q.devices);
+  CHECK(solution->period_seconds < 1e-6);
 }
 
 TEST_CASE("States of a chain of ten thousand nodes") {

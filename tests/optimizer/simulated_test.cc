@@ -16,7 +16,7 @@
 #include "optimizer/price/floor.h"
 #include "optimizer/price/price.h"
 #include "runtime/schedule/plan_shape.h"
-#include "tests/optimizer/tiny_question.h"
+#include "tests/optimizer/tiny_problem.h"
 #include "tests/support/long.h"
 #include "tests/support/skip.h"
 
@@ -26,9 +26,9 @@ namespace {
 using testing::limited_memory;
 using testing::pick;
 using testing::random_profile;
+using testing::tiny_problem;
 using testing::tiny_profile;
-using testing::tiny_question;
-using testing::TinyQuestion;
+using testing::TinyProblem;
 
 /// Every plan for a tiny model: cuts, replicas, devices, recomputing, depths. Beside what is certainly no
 /// better than `enough`.
@@ -218,25 +218,25 @@ TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below
   std::map<std::string, Row> rows;
   for (int64_t c = 0; c < cases; ++c) {
     const Profile profile = tiny_profile(random);
-    TinyQuestion question = tiny_question(random, profile);
-    if (question.kind == std::string("flat") && c % 2 == 0) {
-      question.kind = "flat, cores";
-      const int64_t devices = question.topology.device_count();
-      question.topology.cores = {devices, 1 + c / 2 % (devices - 1)};
+    TinyProblem problem = tiny_problem(random, profile);
+    if (problem.kind == std::string("flat") && c % 2 == 0) {
+      problem.kind = "flat, cores";
+      const int64_t devices = problem.topology.device_count();
+      problem.topology.cores = {devices, 1 + c / 2 % (devices - 1)};
     }
-    Row& row = rows[question.kind];
+    Row& row = rows[problem.kind];
     ++row.cases;
     double seconds = std::numeric_limits<double>::infinity();
     double bound = 0;
     Plan plan;
     try {
-      plan = make_plan(profile, question.topology, {});
+      plan = make_plan(profile, problem.topology, {});
       seconds = plan.predicted->minibatch_seconds;
       bound = plan.predicted->lower_bound_seconds;
     } catch (const InfeasibleError&) {
       ++row.infeasible;
     }
-    EveryPlan every(profile, question.topology, {});
+    EveryPlan every(profile, problem.topology, {});
     const double least = every.least_seconds(seconds);
     const double ratio = least < seconds ? seconds / least : 1;
     row.worst = std::max(row.worst, ratio);
@@ -248,12 +248,12 @@ TEST_CASE("The best plan is as fast as any of a tiny model, and no plan is below
     if (const char* folder = std::getenv("PIPEWRIGHT_PLANNER_OUTPUT")) {
       const std::filesystem::path base = std::filesystem::path(folder) / ("case" + std::to_string(c));
       write_document(base.string() + ".profile.json", profile);
-      write_document(base.string() + ".topology.json", question.topology);
+      write_document(base.string() + ".topology.json", problem.topology);
       if (!plan.stages.empty()) write_document(base.string() + ".plan.json", plan);
       Plan better = every.best();
       better.strategy = "manual";
       if (!better.stages.empty()) write_document(base.string() + ".better.json", better);
-      std::printf("case %lld %s: %.4g, better %.4g, bound %.4g\n", static_cast<long long>(c), question.kind,
+      std::printf("case %lld %s: %.4g, better %.4g, bound %.4g\n", static_cast<long long>(c), problem.kind,
                   seconds, least, bound);
     }
   }
@@ -312,9 +312,9 @@ TEST_CASE("A stage recomputes for depth while the last, which needs none, does n
     std::mt19937 random(row.seed);
     for (int64_t c = 0; c <= row.number; ++c) {
       const Profile profile = tiny_profile(random);
-      const TinyQuestion question = tiny_question(random, profile);
+      const TinyProblem problem = tiny_problem(random, profile);
       if (c < row.number) continue;
-      CHECK(make_plan(profile, question.topology, {}).predicted->minibatch_seconds <= row.seconds * 1.001);
+      CHECK(make_plan(profile, problem.topology, {}).predicted->minibatch_seconds <= row.seconds * 1.001);
     }
   }
 }

@@ -1,4 +1,4 @@
-// DynPipe's question: brute force, and the plans of its published profiles.
+// DynPipe's problem: brute force, and the plans of its published profiles.
 #include "optimizer/baselines/dynpipe.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// PipeTransformer's rule, against what its own partitioner answers for the models it was published with.
+// PipeTransformer's rule, against what its own partitioner gives for the models it was published with.
 #include "optimizer/baselines/halving.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// PipeDream's question: every plan there is, one by one, and the numbers that its own optimizer printed.
+// PipeDream's problem: every plan there is, one by one, and the numbers that its own optimizer printed.
 #include "optimizer/baselines/pipedream.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Piper's question: brute force, the published inputs, and strict reading.
+// Piper's problem: brute force, the published inputs, and strict reading.
 #include "optimizer/baselines/piper.h"
 
 #include <catch2/catch.hpp>

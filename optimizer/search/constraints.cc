@@ -1,4 +1,4 @@
-#include "optimizer/search/demands.h"
+#include "optimizer/search/constraints.h"
 
 #include <algorithm>
 #include <cmath>
@@ -34,10 +34,10 @@ bool within_layer(const std::string& layer, const std::string& of) {
   return layer == of || layer.rfind(of + ".", 0) == 0;
 }
 
-/// The stages of a question with their terms: worked out once where these are few, whatever the periods.
+/// The stages of a problem with their terms: worked out once where these are few, whatever the periods.
 class StageOptions {
  public:
-  explicit StageOptions(const Question& q) : q_(q) {
+  explicit StageOptions(const Problem& q) : q_(q) {
     const auto size = static_cast<size_t>(q.states->size());
     if (size <= kMostKept) kept_.resize(size * size);
   }
@@ -51,17 +51,17 @@ class StageOptions {
 
  private:
   static constexpr size_t kMostKept = 128;
-  const Question& q_;
+  const Problem& q_;
   std::vector<std::optional<StageOption>> kept_;  // by from and to
   std::optional<StageOption> last_;
 };
 
 class Search {
  public:
-  Search(const Question& q, const StagePlaces& places, StageOptions* options)
+  Search(const Problem& q, const StagePlaces& places, StageOptions* options)
       : q_(q), places_(places), options_(*options) {}
 
-  std::optional<Answer> within(double period) {
+  std::optional<Solution> within(double period) {
     const States& states = *q_.states;
     const int last = states.last();
     const int tables = q_.replicated ? 2 : 1;
@@ -112,17 +112,17 @@ class Search {
     }
     int table = tables - 1;
     if (!best[0][table][0].possible) return std::nullopt;
-    Answer answer;
+    Solution solution;
     int64_t place = 0;
     for (int i = 0; i != last;) {
       const DemandSuffix& suffix = best[place][table][i];
-      answer.stages.push_back({i, suffix.next, suffix.replicas});
+      solution.stages.push_back({i, suffix.next, suffix.replicas});
       table = suffix.rest_replicated ? 1 : 0;
       i = suffix.next;
       place = places_.next(place);
     }
-    search_detail::finish(q_, &answer);
-    return answer;
+    search_detail::finish(q_, &solution);
+    return solution;
   }
 
  private:
@@ -137,24 +137,24 @@ class Search {
     return search_detail::fewest_replicas(q_, stage, least, most, later, period);
   }
 
-  const Question& q_;
+  const Problem& q_;
   const StagePlaces& places_;
   StageOptions& options_;
 };
 
 /// Work shared out evenly over all devices: no plan is faster.
-double shared_out(const Question& q) {
+double shared_out(const Problem& q) {
   const State& whole = q.states->states.back();
   return (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
 }
 
-/// The answer of least period, to a part `proof`; none has a period below `low`.
-std::optional<Answer> least_period(Search* search, double low, double proof) {
-  std::optional<Answer> best = search->within(std::numeric_limits<double>::infinity());
+/// The solution of least period, to a part `proof`; none has a period below `low`.
+std::optional<Solution> least_period(Search* search, double low, double proof) {
+  std::optional<Solution> best = search->within(std::numeric_limits<double>::infinity());
   if (!best) return best;
   double high = best->period_seconds;
   const auto tried = [&](double period) {
-    const std::optional<Answer> found = search->within(period);
+    const std::optional<Solution> found = search->within(period);
     if (found)
       high = std::min(period, found->period_seconds);
     else
@@ -177,10 +177,10 @@ std::optional<Answer> least_period(Search* search, double low, double proof) {
 
 }  // namespace
 
-std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& demands) {
+std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageConstraints& constraints) {
   std::vector<NodeSet> pinned;
   std::vector<int64_t> stage_of(profile.nodes.size(), -1);
-  for (const auto& [name, stage] : demands.pins) {
+  for (const auto& [name, stage] : constraints.pins) {
     bool found = false;
     for (size_t v = 0; v < profile.nodes.size(); ++v) {
       const ProfiledNode& node = profile.nodes[v];
@@ -211,34 +211,34 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageDemands& de
   return pinned;
 }
 
-std::optional<Answer> search_with_demands(const Question& question, const StageDemands& demands,
-                                          const std::vector<NodeSet>& pinned, double proof) {
-  PW_CHECK(!question.all_devices && !question.single_stage, "demands leave the number of devices open");
-  PW_CHECK(!question.inputs.placed(), "on one level of equal devices");
-  const StagePlaces places(*question.states, demands, pinned, question.least_stages);
+std::optional<Solution> search_with_constraints(const Problem& problem, const StageConstraints& constraints,
+                                                const std::vector<NodeSet>& pinned, double proof) {
+  PW_CHECK(!problem.all_devices && !problem.single_stage, "constraints leave the number of devices open");
+  PW_CHECK(!problem.inputs.placed(), "on one level of equal devices");
+  const StagePlaces places(*problem.states, constraints, pinned, problem.least_stages);
   if (!places.possible()) return std::nullopt;
-  StageOptions options(question);
-  Search search(question, places, &options);
-  return least_period(&search, shared_out(question), proof);
+  StageOptions options(problem);
+  Search search(problem, places, &options);
+  return least_period(&search, shared_out(problem), proof);
 }
 
-std::vector<Answer> search_up_to_stages(const Question& question, const std::vector<int64_t>& numbers,
-                                        double proof) {
-  PW_CHECK(!question.inputs.placed(), "on one level of equal devices");
-  std::vector<Answer> found;
-  StageOptions options(question);
-  double low = shared_out(question);
-  const int64_t most = std::min<int64_t>(question.devices, question.states->last());
+std::vector<Solution> search_up_to_stages(const Problem& problem, const std::vector<int64_t>& numbers,
+                                          double proof) {
+  PW_CHECK(!problem.inputs.placed(), "on one level of equal devices");
+  std::vector<Solution> found;
+  StageOptions options(problem);
+  double low = shared_out(problem);
+  const int64_t most = std::min<int64_t>(problem.devices, problem.states->last());
   for (const int64_t stages : numbers) {
-    if (stages > most || stages < question.least_stages) continue;
+    if (stages > most || stages < problem.least_stages) continue;
     // What has fewer stages than it may is the best of fewer, too.
     if (!found.empty() && static_cast<int64_t>(found.back().stages.size()) <= stages) continue;
-    StageDemands demands;
-    demands.most_stages = stages;
-    const StagePlaces places(*question.states, demands, {}, question.least_stages);
+    StageConstraints constraints;
+    constraints.most_stages = stages;
+    const StagePlaces places(*problem.states, constraints, {}, problem.least_stages);
     if (!places.possible()) continue;
-    Search search(question, places, &options);
-    std::optional<Answer> best = least_period(&search, low, proof);
+    Search search(problem, places, &options);
+    std::optional<Solution> best = least_period(&search, low, proof);
     if (!best) break;  // nor with fewer stages
     low = std::max(low, best->period_seconds * (1 - proof));
     found.push_back(std::move(*best));

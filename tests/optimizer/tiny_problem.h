@@ -1,4 +1,4 @@
-// Questions so small that every plan of them can be tried.
+// Problems so small that every plan of them can be tried.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline Profile tiny_profile(std::mt19937& random) {
   return profile;
 }
 
-struct TinyQuestion {
+struct TinyProblem {
   const char* kind;
   Topology topology;
 };
@@ -36,35 +36,35 @@ inline int64_t limited_memory(std::mt19937& random, const Profile& profile, cons
   return most * pick(random, 20, 99) / 100 + 1;
 }
 
-inline TinyQuestion tiny_question(std::mt19937& random, const Profile& profile) {
+inline TinyProblem tiny_problem(std::mt19937& random, const Profile& profile) {
   const double rates[] = {1e5, 3e5, 1e6, 3e6, 1e7, 1e9};
   const auto rate = [&] { return rates[pick(random, 0, 5)]; };
   const double latency = pick(random, 0, 2) == 0 ? 2e-4 : 0;
-  TinyQuestion question{"flat", flat_topology(pick(random, 2, 5), rate(), latency, 0)};
+  TinyProblem problem{"flat", flat_topology(pick(random, 2, 5), rate(), latency, 0)};
   switch (pick(random, 0, 4)) {
     case 0:
-      return question;
+      return problem;
     case 1:
-      question.kind = "flat, memory";
-      question.topology.memory_bytes = limited_memory(random, profile, question.topology);
-      return question;
+      problem.kind = "flat, memory";
+      problem.topology.memory_bytes = limited_memory(random, profile, problem.topology);
+      return problem;
     case 2:
-      question.kind = "flat, shared";
-      question.topology.levels[0].shared = true;
-      return question;
+      problem.kind = "flat, shared";
+      problem.topology.levels[0].shared = true;
+      return problem;
     default:
       break;
   }
-  question.kind = "levels";
+  problem.kind = "levels";
   const bool wide = pick(random, 0, 1) == 0;
-  question.topology = flat_topology(wide ? 3 : 2, rate(), latency, 0);
-  question.topology.levels.push_back({wide ? 2 : pick(random, 2, 3), rate(), 2 * latency, false});
-  if (pick(random, 0, 2) == 0) question.topology.levels[pick(random, 0, 1)].shared = true;
+  problem.topology = flat_topology(wide ? 3 : 2, rate(), latency, 0);
+  problem.topology.levels.push_back({wide ? 2 : pick(random, 2, 3), rate(), 2 * latency, false});
+  if (pick(random, 0, 2) == 0) problem.topology.levels[pick(random, 0, 1)].shared = true;
   if (pick(random, 0, 2) == 0) {
-    question.kind = "levels, memory";
-    question.topology.memory_bytes = limited_memory(random, profile, question.topology);
+    problem.kind = "levels, memory";
+    problem.topology.memory_bytes = limited_memory(random, profile, problem.topology);
   }
-  return question;
+  return problem;
 }
 
 }  // namespace pipewright::testing

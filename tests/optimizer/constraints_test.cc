@@ -1,5 +1,5 @@
-// Plans that obey demands: against every plan there is.
-#include "optimizer/search/demands.h"
+// Plans that obey constraints: against every plan there is.
+#include "optimizer/search/constraints.h"
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -15,12 +15,13 @@ namespace {
 
 struct Case {
   Profile profile;
-  Question question;
-  StageDemands demands;
+  Problem problem;
+  StageConstraints constraints;
 };
 
 /// Smallest period of all chains of states that obey; infinity if none does.
-double brute_force(const Question& q, const StageDemands& demands, const std::vector<NodeSet>& pinned) {
+double brute_force(const Problem& q, const StageConstraints& constraints,
+                   const std::vector<NodeSet>& pinned) {
   const States& states = *q.states;
   double best = std::numeric_limits<double>::infinity();
   std::vector<FoundStage> path;
@@ -29,16 +30,16 @@ double brute_force(const Question& q, const StageDemands& demands, const std::ve
     for (const FoundStage& stage : path) later += stage.replicas;
     if (later > q.devices) return;
     const auto count = static_cast<int64_t>(path.size());
-    if (count < q.least_stages || (demands.most_stages > 0 && count > demands.most_stages)) return;
-    if (!demands.replicas.empty() && demands.replicas.rbegin()->first >= count) return;
+    if (count < q.least_stages || (constraints.most_stages > 0 && count > constraints.most_stages)) return;
+    if (!constraints.replicas.empty() && constraints.replicas.rbegin()->first >= count) return;
     if (static_cast<int64_t>(pinned.size()) > count) return;
     bool replicated = false;
     double period = 0;
     for (int64_t s = 0; s < count; ++s) {
       const FoundStage& stage = path[s];
       later -= stage.replicas;
-      const auto given = demands.replicas.find(s);
-      if (given != demands.replicas.end() && given->second != stage.replicas) return;
+      const auto given = constraints.replicas.find(s);
+      if (given != constraints.replicas.end() && given->second != stage.replicas) return;
       if (stage.replicas > q.most_replicas) return;
       replicated = replicated || stage.replicas > 1;
       const NodeSet nodes = states.states[stage.to].done - states.states[stage.from].done;
@@ -69,7 +70,7 @@ double brute_force(const Question& q, const StageDemands& demands, const std::ve
   return best;
 }
 
-TEST_CASE("search with demands finds the best of all plans that obey") {
+TEST_CASE("search with constraints finds the best of all plans that obey") {
   std::mt19937 random(31);
   int found_some = 0;
   int found_none = 0;
@@ -77,17 +78,17 @@ TEST_CASE("search with demands finds the best of all plans that obey") {
     CAPTURE(round);
     const Profile profile = testing::random_profile(random, static_cast<int>(testing::pick(random, 2, 6)),
                                                     testing::pick(random, 0, 1) == 0, 40);
-    StageDemands demands;
-    if (testing::pick(random, 0, 1) == 0) demands.most_stages = testing::pick(random, 1, 4);
+    StageConstraints constraints;
+    if (testing::pick(random, 0, 1) == 0) constraints.most_stages = testing::pick(random, 1, 4);
     for (int64_t i = testing::pick(random, 0, 2); i > 0; --i)
-      demands.replicas[testing::pick(random, 0, 2)] = testing::pick(random, 1, 3);
+      constraints.replicas[testing::pick(random, 0, 2)] = testing::pick(random, 1, 3);
     for (int64_t i = testing::pick(random, 0, 2); i > 0; --i) {
       const auto node = static_cast<size_t>(testing::pick(random, 0, 99)) % profile.nodes.size();
-      demands.pins[profile.nodes[node].name] = testing::pick(random, 0, 2);
+      constraints.pins[profile.nodes[node].name] = testing::pick(random, 0, 2);
     }
     const Dataflow flow(profile);
     const States states = enumerate_states(flow, true);
-    Question q;
+    Problem q;
     q.states = &states;
     q.devices = testing::pick(random, 1, 4);
     q.inputs = cost_inputs(profile, flat_topology(q.devices, 1e6, 1e-5, 0), 1);
@@ -95,17 +96,17 @@ TEST_CASE("search with demands finds the best of all plans that obey") {
     if (testing::pick(random, 0, 3) == 0) q.least_stages = 2;
     if (testing::pick(random, 0, 3) == 0) q.replicated = true;
     if (testing::pick(random, 0, 3) == 0) q.most_replicas = 1;
-    const std::vector<NodeSet> pinned = pinned_nodes(profile, demands);
-    const double expected = brute_force(q, demands, pinned);
-    const std::optional<Answer> answer = search_with_demands(q, demands, pinned);
-    REQUIRE(answer.has_value() == std::isfinite(expected));
-    if (!answer) {
+    const std::vector<NodeSet> pinned = pinned_nodes(profile, constraints);
+    const double expected = brute_force(q, constraints, pinned);
+    const std::optional<Solution> solution = search_with_constraints(q, constraints, pinned);
+    REQUIRE(solution.has_value() == std::isfinite(expected));
+    if (!solution) {
       ++found_none;
       continue;
     }
     ++found_some;
-    CHECK(answer->period_seconds == Approx(expected).epsilon(1e-9));
-    CHECK(answer->devices <= q.devices);
+    CHECK(solution->period_seconds == Approx(expected).epsilon(1e-9));
+    CHECK(solution->devices <= q.devices);
   }
   CHECK(found_some > 50);
   CHECK(found_none > 50);
@@ -120,17 +121,17 @@ TEST_CASE("a plan obeys") {
   }
   const Topology topology = flat_topology(5, 1e9, 0, 0);
   PlanRequest request;
-  request.demands.replicas = {{0, 2}, {1, 1}};
-  request.demands.most_stages = 2;
+  request.constraints.replicas = {{0, 2}, {1, 1}};
+  request.constraints.most_stages = 2;
   CHECK(make_plan(profile, topology, request).shape_text() == "2-1");
-  request.demands.pins = {{"layer1", 1}};
+  request.constraints.pins = {{"layer1", 1}};
   const Plan plan = make_plan(profile, topology, request);
   CHECK(plan.shape_text() == "2-1");
   CHECK(plan.stages[1].layers.front() <= "layer1");
-  request.demands.pins = {{"layer2", 0}, {"layer0", 1}};
+  request.constraints.pins = {{"layer2", 0}, {"layer0", 1}};
   CHECK_THROWS_AS(make_plan(profile, topology, request), InfeasibleError);
-  request.demands.pins.clear();
-  request.demands.replicas = {{0, 9}};
+  request.constraints.pins.clear();
+  request.constraints.replicas = {{0, 9}};
   CHECK_THROWS_AS(make_plan(profile, topology, request), InfeasibleError);
 }
 
