@@ -5,6 +5,7 @@ compare --help-all`, `pipewright-runtime launch --help-all`. Errors are those of
 """
 from __future__ import annotations
 
+import collections
 import json
 import os
 import typing
@@ -79,8 +80,11 @@ def load(run: Path, model: torch.nn.Module) -> torch.nn.Module:
         file = os.path.join(file, "model.safetensors")
     if not os.path.isfile(file):
         raise Error(f"there are no weights {file}", "A run that has ended leaves them; of one that was stopped: pipewright-runtime checkpoint export RUN.")
+    weights = collections.OrderedDict(safetensors.torch.load_file(file))
+    # The versions of its modules' forms, which a file of tensors has not: some modules take weights without one for old ones.
+    weights._metadata = getattr(model.state_dict(), "_metadata", {})
     try:
-        model.load_state_dict(safetensors.torch.load_file(file), strict=True)
+        model.load_state_dict(weights, strict=True)
     except RuntimeError as error:
         raise Error(f"{file} does not fit the model: {error}", "Make the model as it was exported: the same function and options.") from None
     return model
