@@ -182,7 +182,7 @@ void Journal::take(int64_t, const RankSummary& told) {
 
 void Journal::take(int64_t, const TraceDocument& told) {
   look();
-  traces_.push_back(told.text);
+  traces_.push_back(told);
 }
 
 void Journal::take(int64_t rank, const EpochSummary& told) {

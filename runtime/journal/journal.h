@@ -78,7 +78,7 @@ class Journal {
   /// is the caller's.
   Summary summary() const;
   /// Documents of TraceWriter, one a rank that sent one.
-  const std::vector<std::string>& traces() const { return traces_; }
+  const std::vector<TraceDocument>& traces() const { return traces_; }
 
   /// Minibatches over whose times the steady state is taken, the last ones.
   static constexpr size_t kRemembered = 1 << 16;
@@ -126,7 +126,7 @@ class Journal {
     double learning_rate = 0;
   };
   std::map<int64_t, Epoch> epochs_;  // the last ones
-  std::vector<std::string> traces_;
+  std::vector<TraceDocument> traces_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point shown_{};
   std::chrono::steady_clock::time_point looked_ = started_;  // whether the file is in its place

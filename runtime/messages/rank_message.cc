@@ -69,8 +69,10 @@ T read_summary(const Json& json) {
   return T::from_json(reader);
 }
 
-Json write_trace(const TraceDocument& trace) { return trace.text; }
-TraceDocument read_trace(const Json& json) { return {json.get<std::string>()}; }
+Json write_trace(const TraceDocument& trace) { return {trace.text, trace.zero_unix_microseconds}; }
+TraceDocument read_trace(const Json& json) {
+  return {json.at(0).get<std::string>(), json.at(1).get<int64_t>()};
+}
 
 Json write_checkpoint(const CheckpointPart& part) {
   Json stages = Json::array();

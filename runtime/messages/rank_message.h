@@ -59,9 +59,10 @@ struct DrainSpread {
   double spread = 0;  ///< as Worker::drain_spread()
 };
 
-/// Of a TraceWriter.
+/// Of a TraceWriter, and when its time 0 was: microseconds of Unix time. Ranks begin one after the other.
 struct TraceDocument {
   std::string text;
+  int64_t zero_unix_microseconds = 0;
 };
 
 /// The rank has written its part of the checkpoint of a minibatch, or could not. It has told of all

@@ -69,13 +69,19 @@ void TraceWriter::add_counter(int64_t process, const std::string& name, double s
                     R"(,"ts":)" + microseconds(seconds) + arguments_of(values) + "}");
 }
 
-void TraceWriter::append(const std::string& json) {
-  const nlohmann::ordered_json document =
-      nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
+void TraceWriter::append(const std::string& json, double later_seconds) {
+  nlohmann::ordered_json document = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object() || !document.contains("traceEvents") || !document["traceEvents"].is_array())
     throw InputError("trace: got a text of " + std::to_string(json.size()) +
                      " bytes, expected a JSON object with an array 'traceEvents'");
-  for (const auto& event : document["traceEvents"]) events_.push_back(event.dump());
+  for (auto& event : document["traceEvents"]) {
+    if (later_seconds != 0 && event.contains("ts")) {
+      constexpr double kDecimals = 1e3;
+      const double microseconds = event["ts"].get<double>() + later_seconds * 1e6;
+      event["ts"] = std::round(microseconds * kDecimals) / kDecimals;
+    }
+    events_.push_back(event.dump());
+  }
 }
 
 void TraceWriter::write(std::ostream& out) const {

@@ -33,8 +33,9 @@ class TraceWriter {
   /// finite.
   void add_counter(int64_t process, const std::string& name, double seconds,
                    const std::vector<std::pair<std::string, int64_t>>& values);
-  /// All events of another writer's document (of another rank, say). InputError if it is none.
-  void append(const std::string& json);
+  /// All events of another writer's document (of another rank, say), whose time 0 is so much later than this
+  /// one's. InputError if it is none.
+  void append(const std::string& json, double later_seconds = 0);
 
   /// One event a line, in the order added; times in microseconds with nanoseconds as decimals.
   void write(std::ostream& out) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "graph/digest.h"
@@ -18,6 +19,16 @@
 namespace pipewright {
 
 namespace {
+
+// On one clock, whose 0 is that of the rank that began first.
+std::string trace_of_all(const std::vector<TraceDocument>& documents) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const TraceDocument& each : documents) first = std::min(first, each.zero_unix_microseconds);
+  TraceWriter trace;
+  for (const TraceDocument& each : documents)
+    trace.append(each.text, static_cast<double>(each.zero_unix_microseconds - first) / 1e6);
+  return trace.json();
+}
 
 // Of the stages of a rank: memory adds up; of what is counted, the largest is told.
 void add_stages(RankSummary& rank, const Worker& worker, const EmulatedPlan* emulated, const Plan& plan) {
@@ -148,9 +159,7 @@ Summary write_results(const std::filesystem::path& folder, const Plan& plan, con
   if (summary.minibatch_seconds > 0)
     summary.flops_per_second = summary.minibatch_flops / summary.minibatch_seconds;
   write_document(folder / "summary.json", summary);
-  TraceWriter trace;
-  for (const std::string& document : journal.traces()) trace.append(document);
-  write_file(folder / "trace.json", trace.json());
+  write_file(folder / "trace.json", trace_of_all(journal.traces()));
   return summary;
 }
 

@@ -116,9 +116,23 @@ void Training::take(int64_t rank, RankMessage message) {
   if (cache_) cache_->hear_impure();
 }
 
+// Two clocks are read one after the other, and the process may lose its core between: the closest of some.
+void Training::read_start() {
+  auto closest = Clock::duration::max();
+  for (int i = 0; i < 8; ++i) {
+    const Clock::time_point before = Clock::now();
+    const auto at = std::chrono::system_clock::now();
+    const Clock::duration between = Clock::now() - before;
+    if (between >= closest) continue;
+    closest = between;
+    started_ = before;
+    started_at_ = at;
+  }
+}
+
 void Training::work() {
   if (leader_) leader_->tidy();
-  started_ = Clock::now();
+  read_start();
   if (generation_->takes_part()) {
     const Worker& worker = generation_->worker();
     const auto several = static_cast<int64_t>(worker.stage_count());
@@ -205,7 +219,9 @@ void Training::post_last_words() {
   if (job_.run.cuda_graphs == "on" && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
     std::fprintf(stderr, "rank %ld: CUDA graphs: %s\n", number, rank.cuda_graphs.c_str());
   control().post(std::move(rank));
-  control().post(TraceDocument{trace_.json()});
+  const auto since_1970 = started_at_.time_since_epoch();
+  control().post(TraceDocument{trace_.json(),
+                               std::chrono::duration_cast<std::chrono::microseconds>(since_1970).count()});
 }
 
 // Of the job, with the attempts before this one.

@@ -102,6 +102,7 @@ class Training : private RankTask {
   NamedState moved_state(int64_t next, GenerationSummary& change);
   void tell_generation(GenerationSummary generation);
 
+  void read_start();
   double elapsed_seconds() const { return std::chrono::duration<double>(Clock::now() - started_).count(); }
   double wall_seconds() const;
   Control& control() { return session_.control(); }
@@ -136,6 +137,7 @@ class Training : private RankTask {
   TraceWriter trace_;
   MemoryMeter memory_{job_.device.type()};
   Clock::time_point started_ = Clock::now();
+  std::chrono::system_clock::time_point started_at_ = std::chrono::system_clock::now();  // the same moment
   RankMonitor monitor_;
   MeasuredTimes times_;  // but the busy seconds
   EpochReport epochs_;

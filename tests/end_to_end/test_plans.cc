@@ -2,6 +2,7 @@
 // reference (`verify`). PIPEWRIGHT_LAUNCHED_PLANS sets how many random ones are tried.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <map>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -134,6 +135,26 @@ void verify_plan(const TemporaryFolder& folder, const std::filesystem::path& pla
   CHECK(parse_json(process.output(), "verify")["serial_reference"]["equal"] == true);
 }
 
+// No stage begins with a minibatch before the one in front has ended with it: ranks are on one clock.
+void check_order_in_time(const Simulation& timeline) {
+  constexpr double kClocks = 5e-4;
+  std::map<std::pair<int64_t, int64_t>, std::pair<double, double>> forwards;  // by minibatch and stage
+  for (const SimulatedAction& a : timeline.actions) {
+    if (a.action.kind != ActionKind::kForward) continue;
+    const int64_t stage = a.action.stage_or(timeline.ranks[static_cast<size_t>(a.rank)].placement.stage);
+    const auto [known, fresh] = forwards.try_emplace({a.action.index, stage}, a.begin_seconds, a.end_seconds);
+    if (fresh) continue;
+    known->second.first = std::min(known->second.first, a.begin_seconds);
+    known->second.second = std::min(known->second.second, a.end_seconds);
+  }
+  for (const auto& [place, times] : forwards) {
+    const auto before = forwards.find({place.first, place.second - 1});
+    if (before == forwards.end()) continue;
+    INFO("minibatch " << place.first << ", stage " << place.second);
+    CHECK(times.first > before->second.second - kClocks);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("plans: whatever ranks a plan gives its stages, the launched ranks equal the serial reference") {
@@ -187,6 +208,8 @@ TEST_CASE(
                          "--output", run.string()});
     INFO(trained.error);
     REQUIRE(trained.code == 0);
+    const PipelineShape shape = shape_of(plan, accumulation);
+    check_order_in_time(timeline_of_trace(parse_json(read_file(run / "trace.json"), "trace.json"), shape));
     const std::string report = runtime(folder, {"report", run.string()}).output;
     for (int64_t rank = 0; rank < plan.world_size && plan.world_size <= cores; ++rank) {
       CHECK_THAT(report, Catch::Contains("Time of each rank for one of its minibatches") &&
@@ -198,8 +221,7 @@ TEST_CASE(
     REQUIRE(drawn.code == 0);
     const std::string page = read_file(page_file);
     const int64_t rounds = 4 * plan.microbatches * accumulation;
-    const Svg versions =
-        draw_versions(plan.schedule, shape_of(plan, accumulation), {0, std::clamp<int64_t>(rounds, 24, 64)});
+    const Svg versions = draw_versions(plan.schedule, shape, {0, std::clamp<int64_t>(rounds, 24, 64)});
     CHECK_THAT(page, Catch::Contains(versions.element()));
     CHECK(times_in(page, "and data parallelism on the same ") ==
           (plan.stages.size() > 1 && accumulation == 1 ? 1 : 0));

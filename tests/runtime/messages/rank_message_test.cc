@@ -55,6 +55,7 @@ TEST_CASE("messages: evaluations, drains, speeds, traces and what was saved") {
   CHECK(speed.found == 12);
   CHECK(speed.slowdown == 2);
   CHECK(sent(TraceDocument{"{\n \"a\": \"\\u00e4\"}\n"}).text == "{\n \"a\": \"\\u00e4\"}\n");
+  CHECK(sent(TraceDocument{"", 1764430000123456}).zero_unix_microseconds == 1764430000123456);
   const RankStatus status = sent(RankStatus{"forward of minibatch 3", 0.25, 3, 1.5, 4096});
   CHECK(status.operation == "forward of minibatch 3");
   CHECK(status.minibatch == 3);

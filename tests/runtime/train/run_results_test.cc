@@ -292,7 +292,7 @@ TEST_CASE("results: the trace has the events of all ranks that told some, in the
       of_rank.add(trace_span(rank, action, static_cast<double>(k), static_cast<double>(k + 1)));
       names.push_back(to_text(action) + " of " + std::to_string(rank));
     }
-    journal.take(rank, TraceDocument{of_rank.json()});
+    journal.take(rank, TraceDocument{of_rank.json(), 1700000000000000 + 250 * (3 - rank)});
   }
   journal.close();
   write_results(folder.path(), replicated_plan(4), journal, {"done", 4, 1, "all-reduce", {}, 0});
@@ -301,6 +301,12 @@ TEST_CASE("results: the trace has the events of all ranks that told some, in the
   for (const Json& event : document.at("traceEvents"))
     written.push_back(event.at("name").get<std::string>() + " of " + event.at("pid").dump());
   CHECK(written == names);
+  // On one clock: rank 3 began first, rank 1 half a millisecond later.
+  for (const Json& event : document.at("traceEvents")) {
+    const int64_t rank = event.at("pid"), number = std::stoll(event.at("name").get<std::string>().substr(1));
+    CHECK(event.at("ts").get<double>() ==
+          static_cast<double>(1000000 * (number - 100 * rank) + 250 * (3 - rank)));
+  }
 }
 
 TEST_CASE("results: pipelines side by side tell how they were held together, if there were several") {
