@@ -203,6 +203,8 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
     demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
   const Verification verification = verify(job, folder, end, tolerance_from(options), against_from(options));
   const int64_t last = end.manifest.next_minibatch - 1;
+  std::error_code ignored;
+  fs::remove(folder / kVerifiedName, ignored);  // what was equal once may not be now
   report(verification, job.plan_of(job.generation_at(last)), folder, options);
   remember(verification, folder, arguments);
 }

@@ -59,7 +59,9 @@ std::string verify_page(const Verification& verification, const Plan& plan,
                         const std::filesystem::path& run_folder, const std::string& verdict) {
   constexpr size_t kMostTensors = 50;
   const Span& span = verification.minibatches;
-  Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text() + ", verified");
+  Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text() +
+            (verification.serial.first_loss || !verification.serial.different.empty() ? ", compared"
+                                                                                      : ", verified"));
   page.words(verdict);
   page.table(compared(verification),
              "Minibatches " + std::to_string(span.first) + " to " + std::to_string(span.end() - 1) + " of " +
