@@ -213,6 +213,17 @@ void launch_watched(const Job& job, LaunchSettings settings, bool json) {
   if (watch.on_terminal()) print_summary(job.run.output, json);
 }
 
+// A page is written when everything else is done: a folder that it could not lie in is refused before.
+void check_page_place(const std::filesystem::path& file, const std::filesystem::path& run_folder) {
+  check_page_name("--report", file);
+  const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
+  const bool own = folder == std::filesystem::absolute(run_folder / "").lexically_normal().parent_path();
+  std::error_code ignored;
+  if (!own && !std::filesystem::is_directory(folder, ignored))
+    throw InputError("--report: got " + file.string() + "; the folder does not exist",
+                     "mkdir -p " + folder.string());
+}
+
 void run_launch(const std::vector<std::string>& arguments) {
   po::options_description description;
   description.add(run_option_descriptions()).add(launch_option_descriptions());
@@ -235,7 +246,7 @@ void run_launch(const std::vector<std::string>& arguments) {
   adopt_before_resume(options, on_host_of(launch_settings_from(options)));
   const ResumedRun resumed = resumed_run(options);
   const Run& run = resumed.run;
-  if (options.count("report")) check_page_name("--report", options["report"].as<std::string>());
+  if (options.count("report")) check_page_place(options["report"].as<std::string>(), run.output);
   find_resume(run, /*every_byte=*/true);  // a damaged checkpoint is refused before anything starts
   print_taken(options, resumed);
   Job job = prepare_job(run, ranks_from(options));

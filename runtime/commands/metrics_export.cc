@@ -14,29 +14,13 @@
 #include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/commands/event_file.h"
+#include "runtime/commands/run_report.h"
 #include "runtime/journal/metrics_file.h"
 
 namespace pipewright {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The name of each run's folder; where several have one name, as much of the path as was given.
-std::vector<std::string> names_of(const std::vector<fs::path>& runs) {
-  std::vector<std::string> names;
-  std::map<std::string, int> times;
-  const auto last = [](const fs::path& run) {
-    return fs::absolute(run / "").lexically_normal().parent_path().filename().string();
-  };
-  for (const fs::path& run : runs) ++times[last(run)];
-  for (const fs::path& run : runs)
-    names.push_back(times[last(run)] == 1
-                        ? last(run)
-                        : fs::absolute(run / "").lexically_normal().parent_path().relative_path().string());
-  if (std::set<std::string>(names.begin(), names.end()).size() < names.size())
-    throw InputError("report: a run folder is given twice");
-  return names;
-}
 
 /// A line of metrics.jsonl: of a minibatch, or of what its only key says.
 struct Line {
@@ -181,7 +165,7 @@ void write_events(const Metrics& metrics, const fs::path& folder) {
 }  // namespace
 
 void write_metrics_csv(const std::vector<fs::path>& runs, const fs::path& file) {
-  const std::vector<std::string> names = names_of(runs);
+  const std::vector<std::string> names = run_names(runs);
   const std::vector<Metrics> metrics(runs.begin(), runs.end());
   const std::vector<std::string> columns = columns_of(metrics);
   AtomicFile out(file);
@@ -210,7 +194,7 @@ void write_metrics_csv(const std::vector<fs::path>& runs, const fs::path& file) 
 }
 
 void write_tensorboard(const std::vector<fs::path>& runs, const fs::path& folder) {
-  const std::vector<std::string> names = names_of(runs);
+  const std::vector<std::string> names = run_names(runs);
   for (size_t i = 0; i < runs.size(); ++i) {
     const Metrics metrics(runs[i]);
     const fs::path own = folder / names[i];

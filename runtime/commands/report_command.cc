@@ -92,7 +92,11 @@ void run_report_command(const std::vector<std::string>& arguments) {
       parse_options(options, description, "pipewright-runtime report RUN_FOLDER ... [options]");
   if (folders.empty())
     throw InputError("report: no run folder given", "pipewright-runtime report runs/a runs/b");
-  for (const auto& folder : folders) runs.push_back(finished_run(folder));
+  const std::vector<std::string> names = run_names({folders.begin(), folders.end()});
+  for (size_t i = 0; i < folders.size(); ++i) {
+    runs.push_back(finished_run(folders[i]));
+    runs.back().name = names[i];
+  }
   if (values.count("output") != 0) {
     write_runs(values, runs);
   } else {

@@ -21,6 +21,7 @@
 #include "pages/model_graph.h"
 #include "pages/page.h"
 #include "pages/stages.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/journal/loss_curves.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/journal/slowness.h"
@@ -54,7 +55,7 @@ std::string what_it_did(const FinishedRun& run) {
                      std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank" : " ranks") +
                      " trained " + std::to_string(summary.minibatches) + " minibatches";
   if (summary.minibatch_seconds > 0)
-    text += " in " + format_seconds(summary.minibatch_seconds) + " each, " +
+    text += " in " + format_seconds(summary.minibatch_seconds) + " each (median), " +
             std::to_string(std::llround(summary.samples_per_second)) + " samples/s";
   if (summary.predicted_minibatch_seconds > 0)
     text += "; predicted " + format_seconds(summary.predicted_minibatch_seconds);
@@ -66,7 +67,8 @@ std::string what_it_did(const FinishedRun& run) {
             " cores: these times say nothing about the plan.";
   if (summary.emulated)
     text += " One process trained what these ranks would: its times say nothing about the plan.";
-  if (summary.status != "done") text += " The run was " + summary.status + ".";
+  if (summary.status == "failed") text += " The run failed.";
+  if (summary.status == "interrupted") text += " The run was interrupted.";
   return text;
 }
 
@@ -248,7 +250,11 @@ void add_verified(Page* page, const FinishedRun& run) {
                     ":");
     page->command(verified->command);
   } else {
-    page->paragraph("Not yet. This trains the plan again in one process, and compares every bit:");
+    const bool possible = !list_checkpoints(run.folder).empty();
+    page->paragraph(possible
+                        ? "Not yet. This trains the plan again in one process, and compares every bit:"
+                        : "Not yet, and this run cannot be: it has left no checkpoint to compare with. One "
+                          "that is trained with --checkpoint-every-epochs 1 is verified by:");
     page->command("pipewright-runtime verify --run " + run.folder.string());
   }
   TextTable table({{"rank"}, {"stage"}, {"digest of the last weights", TableColumn::Side::kLeft}});
@@ -379,6 +385,8 @@ void add_traced(Page* page, const FinishedRun& run, const Run& settings, const J
   // The simulator knows replicas that are held equal only.
   const std::optional<PredictedWith>& predicted = run.summary.sync ? kNoPrediction : given;
   page->heading("What each rank did");
+  if (settings.trace_minibatches == 0)
+    return page->paragraph("Not known: the run was started with --trace-minibatches 0.");
   page->paragraph(
       "Below each timeline, where each rank's time went. Time slice: others had the core while the rank "
       "computed (over the whole run). Dependency: the message that the rank waited for was still being "

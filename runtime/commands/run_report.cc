@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <set>
 
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/regular_file.h"
+#include "graph/run.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/journal/loss_curves.h"
@@ -36,10 +39,6 @@ TextTable table_of(const std::vector<std::string>& names, const std::vector<std:
   return TextTable(columns);
 }
 
-std::string run_name(const std::filesystem::path& folder) {
-  return (folder / "").parent_path().filename().string();
-}
-
 Row main_row(const FinishedRun& run, double first_samples_per_second) {
   const Summary& summary = run.summary;
   int64_t memory_bytes = 0, predicted_memory_bytes = 0, sent_bytes = 0;
@@ -55,19 +54,16 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
   };
   return {
       run.name + (summary.status == "done" ? "" : " (" + summary.status + ")"),
-      run.plan.strategy + " " + run.plan.shape_text(),
-      timed(text("%.0f", summary.samples_per_second)),
+      run.plan.strategy + " " + run.plan.shape_text(), timed(text("%.0f", summary.samples_per_second)),
       timed(first_samples_per_second > 0 ? text("%.2f", summary.samples_per_second / first_samples_per_second)
                                          : "-"),
       timed(format_seconds(summary.minibatch_seconds)),
       summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-",
-      loss_text(summary.train_loss),
-      summary.evaluation ? loss_text(summary.evaluation->loss) : "-",
-      hits(evaluation.top1),
-      hits(evaluation.top5),
-      bytes_text(memory_bytes),
+      loss_text(summary.train_loss), summary.evaluation ? loss_text(summary.evaluation->loss) : "-",
+      hits(evaluation.top1), hits(evaluation.top5), bytes_text(memory_bytes),
       predicted_memory_bytes > 0 ? bytes_text(predicted_memory_bytes) : "-",
-      summary.minibatches > 0
+      // What ranks count begins anew where they do.
+      summary.minibatches > 0 && summary.recoveries.empty() && !run.went_on
           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
           : "-"};
 }
@@ -239,7 +235,25 @@ FinishedRun finished_run(const std::filesystem::path& folder) {
   }
   auto summary = read_document<Summary>(summary_file);
   Plan plan = last_plan_of(folder, summary);
-  return {run_name(folder), folder, std::move(summary), std::move(plan)};
+  const auto settings = folder / "run.json";
+  const bool went_on = file_exists(settings) && !read_document<Run>(settings).resume.empty();
+  return {run_names({folder})[0], folder, std::move(summary), std::move(plan), went_on};
+}
+
+std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders) {
+  const auto whole = [](const std::filesystem::path& folder) {
+    return std::filesystem::absolute(folder / "").lexically_normal().parent_path();
+  };
+  std::map<std::string, int> times;
+  for (const auto& folder : folders) ++times[whole(folder).filename().string()];
+  std::vector<std::string> names;
+  for (const auto& folder : folders) {
+    const std::string last = whole(folder).filename().string();
+    names.push_back(times[last] == 1 ? last : whole(folder).relative_path().string());
+  }
+  if (std::set<std::string>(names.begin(), names.end()).size() < names.size())
+    throw InputError("report: a run folder is given twice");
+  return names;
 }
 
 std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs) {

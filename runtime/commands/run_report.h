@@ -16,13 +16,18 @@ struct FinishedRun {
   std::string name;
   std::filesystem::path folder;
   Summary summary;
-  Plan plan;  ///< the last one
+  Plan plan;             ///< the last one
+  bool went_on = false;  ///< from a checkpoint
 
   /// More ranks than cores: its times say nothing about the plan.
   bool crowded() const { return summary.ranks_share_cores(); }
 };
 /// InputError for a folder that holds no finished run.
 FinishedRun finished_run(const std::filesystem::path& folder);
+
+/// The name of each run's folder; where several have one name, the whole path. InputError for a folder that
+/// is given twice.
+std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders);
 
 /// A table under what it shows, or a sentence alone.
 struct ReportPart {
