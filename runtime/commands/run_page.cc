@@ -151,7 +151,7 @@ std::optional<Simulation> predicted_timeline(Page* page, const Plan& plan, const
 }
 
 void add_timelines(Page* page, const Plan& plan, const Run& settings, const Simulation& timeline, Span shown,
-                   const std::optional<PredictedWith>& predicted) {
+                   const PredictedWith* predicted) {
   std::vector<NamedTimeline> panels;
   if (predicted) {
     if (const auto simulated = predicted_timeline(page, plan, settings, shown, *predicted))
@@ -198,7 +198,7 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
 }
 
 /// The ranks with most, over time, with what was predicted and the limit of the machine left to the reader.
-void add_memory(Page* page, const FinishedRun& run, const Run& settings, const Json& trace) {
+void add_memory(Page* page, const FinishedRun& run, const Json& trace) {
   constexpr size_t kMostCharts = 4;
   std::vector<TracedMemory> all = memory_of_trace(trace);
   if (all.empty()) return;
@@ -211,7 +211,8 @@ void add_memory(Page* page, const FinishedRun& run, const Run& settings, const J
     return peak_of(a.rank) > peak_of(b.rank);
   });
   page->heading("Memory");
-  if (settings.checkpoint.every_minibatches > 0 || settings.checkpoint.every_epochs > 0)
+  const CheckpointSettings& checkpoint = run.settings.checkpoint;
+  if (checkpoint.every_minibatches > 0 || checkpoint.every_epochs > 0)
     page->paragraph(
         "While a checkpoint is written a rank holds its optimizer's tensors once more, and versions of its "
         "weights; the prediction is without.");
@@ -304,8 +305,6 @@ std::vector<Stretch> stretches_of(const FinishedRun& run) {
   return stretches;
 }
 
-const std::optional<PredictedWith> kNoPrediction;
-
 /// The whole model on each of the run's ranks.
 Plan data_parallelism(const Plan& as, const Profile& profile) {
   Plan plan;
@@ -353,19 +352,20 @@ struct OtherLinks {
 };
 
 /// Nothing of runs for which prices are not made: pipelines side by side, several minibatches an update.
-OtherLinks other_links(const FinishedRun& run, const Run& settings, const PredictedWith& with) {
+OtherLinks other_links(const FinishedRun& run, const PredictedWith& with) {
   const Plan& plan = run.plan;
+  const Run& settings = run.settings;
   if (plan.stages.size() < 2 || run.summary.sync || settings.gradient_accumulation > 1) return {};
   const Topology& links = with.topology;
   const PlanRequest request = request_of(settings);
   try {
     const Profile profile = frozen_profile(with.profile, plan.frozen_layers, false, "plan: frozen_layers");
     const Plan other = data_parallelism(plan, profile);
-    const double seconds = evaluate_plan(plan, profile, links, request).minibatch_seconds;
     const Prediction price = evaluate_plan(other, profile, links, request);
     try {
       check_plan_memory(other, price, price, links, profile.minibatch_samples);
     } catch (const InfeasibleError& error) {
+      const double seconds = evaluate_plan(plan, profile, links, request).minibatch_seconds;
       return {"By the profile a minibatch takes " + format_seconds(seconds) +
                   "; data parallelism on the same ranks has no room: " + error.what(),
               {}};
@@ -373,6 +373,9 @@ OtherLinks other_links(const FinishedRun& run, const Run& settings, const Predic
     const std::vector<Curve> ways = {
         {"this plan", seconds_by_bandwidth(plan, profile, links, request)},
         {"data parallelism", seconds_by_bandwidth(other, profile, links, request)}};
+    for (const Curve& way : ways)
+      for (const auto& [bandwidth, seconds] : way.points)
+        if (!std::isfinite(seconds)) return {};
     return {advice(ways, links.levels.back().bandwidth_bytes_per_second, plan.world_size), ways};
   } catch (const PlanError&) {  // without a price, as is said where the prediction would be drawn
     return {};
@@ -380,10 +383,11 @@ OtherLinks other_links(const FinishedRun& run, const Run& settings, const Predic
 }
 
 /// For each plan of the run its timeline, and where the time went.
-void add_traced(Page* page, const FinishedRun& run, const Run& settings, const Json& trace,
+void add_traced(Page* page, const FinishedRun& run, const Json& trace,
                 const std::optional<PredictedWith>& given) {
+  const Run& settings = run.settings;
   // The simulator knows replicas that are held equal only.
-  const std::optional<PredictedWith>& predicted = run.summary.sync ? kNoPrediction : given;
+  const PredictedWith* predicted = given && !run.summary.sync ? &*given : nullptr;
   page->heading("What each rank did");
   if (settings.trace_minibatches == 0)
     return page->paragraph("Not known: the run was started with --trace-minibatches 0.");
@@ -415,14 +419,14 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
                  const std::filesystem::path& file) {
   page->lead(what_it_did(run));
   const Plan& plan = run.plan;
-  const auto settings = read_document<Run>(run.folder / "run.json");
-  const OtherLinks links = predicted ? other_links(run, settings, *predicted) : OtherLinks();
+  const Run& settings = run.settings;
+  const OtherLinks links = predicted ? other_links(run, *predicted) : OtherLinks();
   if (!links.advice.empty()) page->lead(links.advice);
   const auto trace_file = run.folder / "trace.json";
   if (file_exists(trace_file)) {
     const Json trace = parse_json(read_file(trace_file), trace_file.string());
-    if (!run.summary.emulated) add_traced(page, run, settings, trace, predicted);
-    add_memory(page, run, settings, trace);
+    if (!run.summary.emulated) add_traced(page, run, trace, predicted);
+    add_memory(page, run, trace);
   }
   add_losses(page, {run});
   page->heading("Stages");

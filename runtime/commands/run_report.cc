@@ -9,7 +9,6 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/regular_file.h"
-#include "graph/run.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/journal/loss_curves.h"
@@ -63,7 +62,7 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
       hits(evaluation.top1), hits(evaluation.top5), bytes_text(memory_bytes),
       predicted_memory_bytes > 0 ? bytes_text(predicted_memory_bytes) : "-",
       // What ranks count begins anew where they do.
-      summary.minibatches > 0 && summary.recoveries.empty() && !run.went_on
+      summary.minibatches > 0 && summary.recoveries.empty() && run.settings.resume.empty()
           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
           : "-"};
 }
@@ -235,9 +234,8 @@ FinishedRun finished_run(const std::filesystem::path& folder) {
   }
   auto summary = read_document<Summary>(summary_file);
   Plan plan = last_plan_of(folder, summary);
-  const auto settings = folder / "run.json";
-  const bool went_on = file_exists(settings) && !read_document<Run>(settings).resume.empty();
-  return {run_names({folder})[0], folder, std::move(summary), std::move(plan), went_on};
+  return {run_names({folder})[0], folder, std::move(summary), std::move(plan),
+          read_document<Run>(folder / "run.json")};
 }
 
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graph/plan.h"
+#include "graph/run.h"
 #include "graph/summary.h"
 #include "graph/text_table.h"
 
@@ -16,8 +17,8 @@ struct FinishedRun {
   std::string name;
   std::filesystem::path folder;
   Summary summary;
-  Plan plan;             ///< the last one
-  bool went_on = false;  ///< from a checkpoint
+  Plan plan;  ///< the last one
+  Run settings;
 
   /// More ranks than cores: its times say nothing about the plan.
   bool crowded() const { return summary.ranks_share_cores(); }
