@@ -74,6 +74,7 @@ ExpectedTimes expected_of(const Plan& plan, int64_t rank) {
     const double part = part_of(shape, plan, s, rank);
     const double round =
         part * static_cast<double>(StageTurns(shape, static_cast<int64_t>(s)).round_length());
+    expected.part = part;
     expected.period_seconds = plan.predicted->minibatch_seconds / part;
     expected.stages.push_back(static_cast<int64_t>(s));
     expected.compute_seconds += stage.compute_seconds;
@@ -130,13 +131,22 @@ std::string prediction_text(const Summary& summary, const Plan& plan) {
   const auto rank = std::find_if(summary.ranks.begin(), summary.ranks.end(),
                                  [&](const RankSummary& each) { return each.rank == largest.row->rank; });
   const bool more = largest.measured > largest.predicted;
+  const RankTime &measured = largest.row->measured, &predicted = largest.row->predicted;
   std::string text = percent(ratio) + (ratio > 1 ? " slower" : " faster") +
-                     " than predicted; the largest gap: rank " + std::to_string(largest.row->rank) + " (" +
-                     stages_text(largest.row->stages) + ") " + (largest.computes ? "computes " : "waits ") +
-                     format_seconds(largest.measured) + " a minibatch, predicted " +
-                     format_seconds(largest.predicted);
-  if (more) text += largest.computes ? cause_of_compute(*rank, summary) : cause_of_waiting(*rank);
-  return text;
+                     " than predicted; the largest gap, in the mean over all minibatches: rank " +
+                     std::to_string(largest.row->rank) + " (" + stages_text(largest.row->stages) + ") " +
+                     (largest.computes ? "computes " : "waits ") + format_seconds(largest.measured) + " of " +
+                     format_seconds(measured.period_seconds) + ", predicted " +
+                     format_seconds(largest.predicted) + " of " + format_seconds(predicted.period_seconds);
+  if (!more) return text;
+  // While another rank evaluates or writes a checkpoint, too, a rank waits for messages: that is not the
+  // messages' fault.
+  const double steady = summary.minibatch_seconds / expected_of(plan, largest.row->rank).part;
+  if (measured.period_seconds - steady > (largest.measured - largest.predicted) / 2)
+    return text + ": most of it outside the steady state, where it has a minibatch every " +
+           format_seconds(steady) +
+           " (median); outside are the first minibatches, filling and draining, evaluations and checkpoints";
+  return text + (largest.computes ? cause_of_compute(*rank, summary) : cause_of_waiting(*rank));
 }
 
 }  // namespace pipewright

@@ -16,6 +16,7 @@ namespace pipewright {
 /// alike.
 struct ExpectedTimes {
   std::vector<int64_t> stages;
+  double part = 1;             ///< of all minibatches, those that it takes
   double compute_seconds = 0;  ///< forward and backward
   double update_seconds = 0;   ///< of the weights
   double sync_seconds = 0;     ///< the sum of gradients over replicas
@@ -41,9 +42,11 @@ struct RankTimes {
 /// ranks count is of all their plans), or where ranks were too many for the cores.
 std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan);
 
-/// "4 % slower than predicted; the largest gap: rank 1 (stage 1) computes 17.9 ms a minibatch, predicted 15.7
-/// ms: it had 0.87 of a core". The gap is that of a rank's computing or waiting which makes most of the
-/// period; a likely cause follows where what was counted shows one. "" without rank_times().
+/// "4 % slower than predicted; the largest gap, in the mean over all minibatches: rank 1 (stage 1) computes
+/// 17.9 ms of 20 ms, predicted 15.7 ms of 18 ms: it had 0.87 of a core". The percentage is of the steady
+/// state's median, as the prediction is. The gap is that of a rank's computing or waiting which makes most of
+/// the period; a likely cause follows where what was counted shows one: none of the steady state where most
+/// of the gap is outside it. "" without rank_times().
 std::string prediction_text(const Summary& summary, const Plan& plan);
 
 }  // namespace pipewright

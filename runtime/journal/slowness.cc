@@ -27,7 +27,9 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
   const MeasuredTimes& times = *rank.times;
   const ExpectedTimes expected = expected_of(plan, rank.rank);
   const auto minibatches = static_cast<double>(std::max<int64_t>(times.minibatches, 1));
-  const auto each = [&](double seconds) { return format_seconds(seconds / minibatches); };
+  const auto each = [&](double seconds) {
+    return format_seconds(seconds / minibatches) + " a minibatch in the mean";
+  };
   const std::string name = "rank " + std::to_string(rank.rank);
   std::vector<Cause> causes;
   if (rank.device.rfind("cuda", 0) != 0) {
@@ -44,22 +46,24 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
                       : ", other programs had the rest")});
     const double planned = expected.compute_seconds + expected.update_seconds;
     causes.push_back({times.cpu_seconds - minibatches * planned,
-                      "the compute of " + name + " takes " + each(times.cpu_seconds) +
-                          " a minibatch, the profile says " + format_seconds(planned) +
-                          ": profile again on this machine"});
+                      "the compute of " + name + " takes " + each(times.cpu_seconds) + ", the profile says " +
+                          format_seconds(planned) + ": profile again on this machine"});
   }
-  causes.push_back({times.injected_seconds,
-                    name + " waits " + each(times.injected_seconds) + " a minibatch because of --disturb"});
-  causes.push_back({times.load_wait_seconds,
-                    name + " waits " + each(times.load_wait_seconds) + " a minibatch for its samples"});
-  causes.push_back({rank.sync_wait_seconds - minibatches * expected.sync_seconds,
-                    name + " waits " + each(rank.sync_wait_seconds) +
-                        " a minibatch for the sum of gradients, the plan says " +
-                        format_seconds(expected.sync_seconds) + ": `probe` measures the links"});
   causes.push_back(
-      {rank.receive_wait_seconds, "messages: even the busiest rank, " + std::to_string(rank.rank) +
-                                      ", waits " + each(rank.receive_wait_seconds) +
-                                      " a minibatch for its neighbours: `probe` measures the links"});
+      {times.injected_seconds, name + " waits " + each(times.injected_seconds) + " because of --disturb"});
+  // The median leaves out the first minibatches, and while another rank evaluates or writes a checkpoint, or
+  // the pipeline fills: what was waited may be of that time.
+  const double outside =
+      std::max(0.0, times.trained_seconds - minibatches * summary.minibatch_seconds / expected.part);
+  causes.push_back({times.load_wait_seconds - outside,
+                    name + " waits " + each(times.load_wait_seconds) + " for its samples"});
+  causes.push_back({rank.sync_wait_seconds - minibatches * expected.sync_seconds - outside,
+                    name + " waits " + each(rank.sync_wait_seconds) +
+                        " for the sum of gradients, the plan says " + format_seconds(expected.sync_seconds) +
+                        ": `probe` measures the links"});
+  causes.push_back({rank.receive_wait_seconds - outside,
+                    "messages: even the busiest rank, " + std::to_string(rank.rank) + ", waits " +
+                        each(rank.receive_wait_seconds) + " for its neighbours: `probe` measures the links"});
   return causes;
 }
 
