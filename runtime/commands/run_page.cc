@@ -22,7 +22,6 @@
 #include "pages/page.h"
 #include "pages/stages.h"
 #include "runtime/checkpoint/checkpoint.h"
-#include "runtime/journal/loss_curves.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/journal/slowness.h"
 #include "runtime/schedule/draw.h"
@@ -72,17 +71,17 @@ std::string what_it_did(const FinishedRun& run) {
   return text;
 }
 
-void add_losses(Page* page, const std::vector<FinishedRun>& runs) {
+void add_losses(Page* page, const std::vector<FinishedRun>& runs, const std::vector<RunCurves>& all) {
   LineChart chart{"Loss by minibatch", "minibatch", "loss", {}};
   LineChart hits{"Evaluations", "minibatches trained", "top-1", {}};
   hits.y = Quantity::kPart;
   TextTable table({{"run", TableColumn::Side::kLeft}, {"minibatches"}, {"loss"}, {"top-1"}});
-  for (const FinishedRun& run : runs) {
-    const auto file = run.folder / "metrics.jsonl";
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const FinishedRun& run = runs[i];
+    const RunCurves& curves = all[i];
     Curve losses{runs.size() > 1 ? run.name : "training", {}}, evaluated{run.name + ", evaluation", {}},
         top1{run.name, {}};
     if (runs.size() == 1) evaluated.name = "evaluation";
-    const RunCurves curves = read_curves(file);
     for (const auto& [minibatch, loss] : curves.losses)
       losses.points.emplace_back(static_cast<double>(minibatch), loss);
     for (const EvaluationPoint& each : curves.evaluations) {
@@ -265,8 +264,8 @@ void add_verified(Page* page, const FinishedRun& run) {
   if (!table.rows().empty()) page->table(table, "Replicas of a stage have equal weights");
 }
 
-void add_tables(Page* page, const std::vector<FinishedRun>& runs) {
-  for (const ReportPart& part : report_parts(runs))
+void add_tables(Page* page, const std::vector<FinishedRun>& runs, const std::vector<RunCurves>& curves) {
+  for (const ReportPart& part : report_parts(runs, curves))
     part.table ? page->table(*part.table, part.text.empty() ? "Runs" : part.text)
                : page->paragraph(part.text);
 }
@@ -428,7 +427,8 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
     if (!run.summary.emulated) add_traced(page, run, trace, predicted);
     add_memory(page, run, trace);
   }
-  add_losses(page, {run});
+  const std::vector<RunCurves> curves = curves_of({run});
+  add_losses(page, {run}, curves);
   page->heading("Stages");
   if (predicted)
     page->figure(model_graph(plan, predicted->profile),
@@ -446,7 +446,7 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   }
   add_verified(page, run);
   page->heading("In numbers");
-  add_tables(page, {run});
+  add_tables(page, {run}, curves);
   add_files(page, run, file);
 }
 
@@ -480,9 +480,10 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
                     {{run.summary.samples_per_second, run.name}},
                     std::to_string(std::llround(run.summary.samples_per_second))});
   page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}), "Throughput");
-  add_losses(&page, runs);
+  const std::vector<RunCurves> curves = curves_of(runs);
+  add_losses(&page, runs, curves);
   page.heading("In numbers");
-  add_tables(&page, runs);
+  add_tables(&page, runs, curves);
   for (const FinishedRun& run : runs) {
     page.heading(run.name);
     page.figure(stages_of(run), "The model in its stages");

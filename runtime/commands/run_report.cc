@@ -11,7 +11,7 @@
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
-#include "runtime/journal/loss_curves.h"
+#include "runtime/control/flight.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/predicted_times.h"
@@ -212,12 +212,10 @@ void add_memory(const FinishedRun& run, TextTable* table) {
 }
 
 /// How far the losses of the other runs are from the first one's.
-void add_losses(const std::vector<FinishedRun>& runs, TextTable* table) {
-  if (runs.size() < 2) return;
-  const LossCurve first = read_curves(runs[0].folder / "metrics.jsonl").losses;
+void add_losses(const std::vector<FinishedRun>& runs, const std::vector<RunCurves>& curves,
+                TextTable* table) {
   for (size_t i = 1; i < runs.size(); ++i) {
-    const LossDifference difference =
-        compare_losses(read_curves(runs[i].folder / "metrics.jsonl").losses, first);
+    const LossDifference difference = compare_losses(curves[i].losses, curves[0].losses);
     table->add({runs[i].name, std::to_string(difference.minibatches),
                 difference.first_different < 0 ? "none" : std::to_string(difference.first_different),
                 text("%.2g", difference.largest_first_100), text("%.2g", difference.largest)});
@@ -254,7 +252,14 @@ std::vector<std::string> run_names(const std::vector<std::filesystem::path>& fol
   return names;
 }
 
-std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs) {
+std::vector<RunCurves> curves_of(const std::vector<FinishedRun>& runs) {
+  std::vector<RunCurves> curves;
+  for (const FinishedRun& run : runs) curves.push_back(read_curves(run.folder / "metrics.jsonl"));
+  return curves;
+}
+
+std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs,
+                                     const std::vector<RunCurves>& curves) {
   std::vector<ReportPart> parts = {main_part(runs)};
   const auto sentence = [&](const std::string& words) {
     if (!words.empty()) parts.push_back({words});
@@ -302,7 +307,7 @@ std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs) {
       add_caches);
   TextTable losses =
       table_of({"run"}, {"minibatches", "first that differs", "largest of the first 100", "largest"});
-  add_losses(runs, &losses);
+  add_losses(runs, curves, &losses);
   if (!losses.rows().empty())
     parts.push_back(
         {"Losses against those of " + runs[0].name + ", minibatch by minibatch (relative)", losses});
@@ -314,8 +319,9 @@ std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs) {
 }
 
 std::string run_report(const std::vector<FinishedRun>& runs) {
+  const std::vector<RunCurves> curves = runs.size() > 1 ? curves_of(runs) : std::vector<RunCurves>();
   std::string report;
-  for (const ReportPart& part : report_parts(runs)) {
+  for (const ReportPart& part : report_parts(runs, curves)) {
     if (!part.text.empty()) report += "\n" + part.text + (part.table ? ":\n\n" : "\n");
     if (part.table) report += part.table->markdown();
   }

@@ -10,6 +10,7 @@
 #include "graph/run.h"
 #include "graph/summary.h"
 #include "graph/text_table.h"
+#include "runtime/journal/loss_curves.h"
 
 namespace pipewright {
 
@@ -30,6 +31,9 @@ FinishedRun finished_run(const std::filesystem::path& folder);
 /// is given twice.
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders);
 
+/// read_curves() of each.
+std::vector<RunCurves> curves_of(const std::vector<FinishedRun>& runs);
+
 /// A table under what it shows, or a sentence alone.
 struct ReportPart {
   std::string text;
@@ -37,10 +41,13 @@ struct ReportPart {
 };
 /// First a table of one row a run, the first being what speed-ups refer to: throughput, loss, accuracy,
 /// measured against predicted time, peak memory of the largest rank against its prediction, bytes sent a
-/// minibatch; then how true each prediction was, and what else there is of these runs: their plans, epochs,
-/// caches, how far the losses of each are from the first one's, the memory of each rank by purpose. Times of
-/// runs that had fewer cores than ranks are in brackets, with a sentence that says so.
-std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs);
+/// minibatch; then why a run failed or was interrupted, how true each prediction was, and what else there is
+/// of these runs: their plans, epochs, caches, how far the losses of each are from the first one's, the
+/// memory of each rank by purpose. Times of runs that had fewer cores than ranks are in brackets, with a
+/// sentence that says so.
+/// `curves`: curves_of() of several runs; one run's are not asked for.
+std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs,
+                                     const std::vector<RunCurves>& curves);
 
 /// The parts as Markdown.
 std::string run_report(const std::vector<FinishedRun>& runs);
