@@ -213,15 +213,11 @@ void launch_watched(const Job& job, LaunchSettings settings, bool json) {
   if (watch.on_terminal()) print_summary(job.run.output, json);
 }
 
-// A page is written when everything else is done: a folder that it could not lie in is refused before.
-void check_page_place(const std::filesystem::path& file, const std::filesystem::path& run_folder) {
-  check_page_name("--report", file);
-  const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
-  const bool own = folder == std::filesystem::absolute(run_folder / "").lexically_normal().parent_path();
-  std::error_code ignored;
-  if (!own && !std::filesystem::is_directory(folder, ignored))
-    throw InputError("--report: got " + file.string() + "; the folder does not exist",
-                     "mkdir -p " + folder.string());
+// When the run in the folder has ended; nothing where none has.
+std::optional<std::filesystem::file_time_type> time_of_summary(const std::filesystem::path& run_folder) {
+  std::error_code error;
+  const auto time = std::filesystem::last_write_time(run_folder / "summary.json", error);
+  return error ? std::nullopt : std::optional(time);
 }
 
 void run_launch(const std::vector<std::string>& arguments) {
@@ -257,13 +253,26 @@ void run_launch(const std::vector<std::string>& arguments) {
 
   LaunchSettings settings = launch_settings_from(options);
   settings.arguments = without_launch_options(arguments);
-  if (options["watch"].as<bool>())
-    launch_watched(job, settings, options["json"].as<bool>());
-  else
-    launch(job, settings);
-  if (options.count("report"))
-    write_page(options["report"].as<std::string>(),
-               run_page({finished_run(run.output)}, std::nullopt, options["report"].as<std::string>()));
+  const auto earlier = time_of_summary(run.output);
+  const auto report = [&] {
+    if (!options.count("report")) return;
+    const auto file = options["report"].as<std::string>();
+    write_page(file, run_page({finished_run(run.output)}, std::nullopt, file));
+  };
+  try {
+    if (options["watch"].as<bool>())
+      launch_watched(job, settings, options["json"].as<bool>());
+    else
+      launch(job, settings);
+  } catch (const Error&) {
+    try {
+      if (time_of_summary(run.output) != earlier) report();  // else it is an earlier run's, or none
+    } catch (const Error& error) {
+      std::cerr << "warning: --report: " << error.what() << "\n";
+    }
+    throw;
+  }
+  report();
 }
 
 // What is measured is tensors of the CPU.

@@ -66,8 +66,7 @@ std::string what_it_did(const FinishedRun& run) {
             " cores: these times say nothing about the plan.";
   if (summary.emulated)
     text += " One process trained what these ranks would: its times say nothing about the plan.";
-  if (summary.status == "failed") text += " The run failed.";
-  if (summary.status == "interrupted") text += " The run was interrupted.";
+  if (const std::string end = end_text(run); !end.empty()) text += " " + end + ".";
   return text;
 }
 
@@ -489,6 +488,16 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
     page.figure(stages_of(run), "The model in its stages");
   }
   return page.html();
+}
+
+void check_page_place(const std::filesystem::path& file, const std::filesystem::path& run_folder) {
+  check_page_name("--report", file);
+  const std::filesystem::path folder = std::filesystem::absolute(file).lexically_normal().parent_path();
+  const bool own = folder == std::filesystem::absolute(run_folder / "").lexically_normal().parent_path();
+  std::error_code ignored;
+  if (!own && !std::filesystem::is_directory(folder, ignored))
+    throw InputError("--report: got " + file.string() + "; the folder does not exist",
+                     "mkdir -p " + folder.string());
 }
 
 }  // namespace pipewright

@@ -27,4 +27,8 @@ struct PredictedWith {
 std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<PredictedWith>& predicted,
                      const std::filesystem::path& file);
 
+/// InputError unless --report's `file` is a page's name in a folder that is there: pages are written when all
+/// else is done. `run_folder`: one that the command makes itself.
+void check_page_place(const std::filesystem::path& file, const std::filesystem::path& run_folder);
+
 }  // namespace pipewright

@@ -236,6 +236,13 @@ FinishedRun finished_run(const std::filesystem::path& folder) {
           read_document<Run>(folder / "run.json")};
 }
 
+std::string end_text(const FinishedRun& run) {
+  if (run.summary.status == "interrupted") return "The run was interrupted: a signal has ended it";
+  if (run.summary.status != "failed") return "";
+  const std::string error = error_of_flights(run.folder);
+  return "The run failed: " + (error.empty() ? "see " + (run.folder / "rank-*.log").string() : error);
+}
+
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders) {
   const auto whole = [](const std::filesystem::path& folder) {
     return std::filesystem::absolute(folder / "").lexically_normal().parent_path();
@@ -272,6 +279,7 @@ std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs,
   };
   sentence(note_of_crowded_runs(runs));
   for (const FinishedRun& run : runs) {
+    if (const std::string words = end_text(run); !words.empty()) sentence(run.name + ": " + words + ".");
     if (const std::string words = how_true_text(run.summary, run.plan); !words.empty())
       sentence(run.name + ": " + words + ".");
     for (const std::string& verdict : plan_verdicts(run.summary)) sentence(run.name + ": " + verdict + ".");

@@ -27,6 +27,9 @@ struct FinishedRun {
 /// InputError for a folder that holds no finished run.
 FinishedRun finished_run(const std::filesystem::path& folder);
 
+/// "The run failed: rank 1 was killed ..." of one that was not done; "" of one that was.
+std::string end_text(const FinishedRun& run);
+
 /// The name of each run's folder; where several have one name, the whole path. InputError for a folder that
 /// is given twice.
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders);

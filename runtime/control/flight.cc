@@ -1,6 +1,10 @@
 #include "runtime/control/flight.h"
 
+#include <map>
+#include <system_error>
+
 #include "graph/document.h"
+#include "graph/error.h"
 #include "graph/json.h"
 #include "runtime/transport/process_state.h"
 
@@ -35,6 +39,22 @@ void write_flight(const std::filesystem::path& run_folder, int64_t rank, const s
     write_file(flight_file(run_folder, rank), json_text(json));
   } catch (const std::exception&) {
   }
+}
+
+std::string error_of_flights(const std::filesystem::path& run_folder) {
+  std::error_code ignored;
+  std::map<std::string, std::string> errors;  // by file
+  for (const auto& entry : std::filesystem::directory_iterator(run_folder / "flight", ignored)) {
+    try {
+      const Json json = read_json_file(entry.path());
+      const auto found = json.is_object() ? json.find("error") : json.end();
+      if (!json.is_object() || found == json.end() || !found->is_string()) continue;
+      const auto error = found->get<std::string>();
+      if (!error.empty()) errors[entry.path().filename().string()] = error.substr(0, error.find("; here: "));
+    } catch (const Error&) {
+    }
+  }
+  return errors.empty() ? "" : errors.begin()->second;
 }
 
 }  // namespace pipewright

@@ -11,6 +11,7 @@
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/control/flight.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/transport/process_state.h"
 
@@ -250,27 +251,16 @@ RunView::Phase RunReader::phase_now() {
   return quiet < kGoneSeconds + times * timeout_seconds ? Phase::kRunning : Phase::kFailed;
 }
 
-// From the flight records: all that have one name the cause, each where it met it.
 void RunReader::find_out_why() {
   if (view_.phase == RunView::Phase::kInterrupted) {
     view_.why = "a signal has ended it";
     return;
   }
   if (!view_.why.empty()) return;
-  view_.why = "its processes have ended without a word";
-  std::error_code ignored;
-  std::map<std::string, std::string> errors;  // by file
-  for (const auto& entry : fs::directory_iterator(folder_ / "flight", ignored)) {
-    try {
-      const std::string error = text_in(read_json_file(entry.path()), "error");
-      if (!error.empty()) errors[entry.path().filename().string()] = error.substr(0, error.find("; here: "));
-    } catch (const Error&) {
-    }
-  }
-  if (!errors.empty())
-    view_.why = errors.begin()->second;
-  else if (summary_)
-    view_.why = "see " + (folder_ / "rank-*.log").string();
+  view_.why = error_of_flights(folder_);
+  if (view_.why.empty())
+    view_.why =
+        summary_ ? "see " + (folder_ / "rank-*.log").string() : "its processes have ended without a word";
 }
 
 std::vector<int64_t> RunReader::stages_of(int64_t rank) const {

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "graph/summary.h"
+#include "tests/end_to_end/commands.h"
 #include "tests/end_to_end/jobs.h"
 
 using namespace pipewright;
@@ -156,9 +157,11 @@ TEST_CASE(
 TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves nothing behind") {
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {1, 1, 1}));
-  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
-                       std::vector<std::string>{"--plan", (folder / "plan.json").string()},
-                   folder / "out", folder / "err");
+  const auto page = folder / "run.html";
+  Process launcher(
+      std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
+          std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--report", page.string()},
+      folder / "out", folder / "err");
   INFO(launcher.error());
   REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
   const auto ranks = launcher.children();
@@ -173,6 +176,9 @@ TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves
   CHECK(std::filesystem::exists(folder / "run" / "rank-2.log"));
   CHECK(std::filesystem::exists(folder / "run" / "flight"));
   CHECK(read_document<Summary>(folder / "run" / "summary.json").status == "failed");
+  for (const std::string& told :
+       {read_file(page), runtime(folder, {"report", (folder / "run").string()}).output})
+    CHECK_THAT(told, Catch::Contains("The run failed: ") && Catch::Contains("rank 1"));
 }
 
 TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the run folder is whole") {
@@ -181,9 +187,11 @@ TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the
   CAPTURE(signal, static_cast<int>(way));
   const TemporaryFolder folder;
   write_document(folder / "plan.json", even_plan(graph_of(kEndlessModel, 8, folder), {2, 1}));
-  Process launcher(std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
-                       std::vector<std::string>{"--plan", (folder / "plan.json").string()},
-                   folder / "out", folder / "err");
+  const auto page = folder / "run.html";
+  Process launcher(
+      std::vector<std::string>{program("runtime"), "launch"} + endless_job(folder) +
+          std::vector<std::string>{"--plan", (folder / "plan.json").string(), "--report", page.string()},
+      folder / "out", folder / "err");
   INFO(launcher.error());
   REQUIRE(eventually(90s, [&] { return complete_lines(folder / "run" / "metrics.jsonl").size() > 40; }));
   const auto ranks = launcher.children();
@@ -196,6 +204,7 @@ TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the
     CHECK_NOTHROW(parse_json(line, "metrics"));
   const auto summary = read_document<Summary>(folder / "run" / "summary.json");
   CHECK(summary.status == "interrupted");
+  CHECK_THAT(read_file(page), Catch::Contains("The run was interrupted: a signal has ended it."));
   CHECK(summary.minibatches > 0);
   const std::string checkpoint = "minibatch-" + std::to_string(summary.minibatches);
   CHECK(std::filesystem::exists(folder / "run" / "checkpoints" / checkpoint / "manifest.json"));
