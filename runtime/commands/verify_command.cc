@@ -16,6 +16,7 @@
 #include "runtime/commands/launch_options.h"
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
+#include "runtime/commands/run_page.h"
 #include "runtime/commands/verify_page.h"
 #include "runtime/generation/training_data.h"
 #include "runtime/train/run_results.h"
@@ -227,7 +228,9 @@ void run_verify(const std::vector<std::string>& arguments) {
       "file.html: a page, also of a run that is not equal; default: none");
   add_wide_option(&description);
   const auto options = parse_options(arguments, description, verify_help());
-  if (options.count("report")) check_page_name("--report", options["report"].as<std::string>());
+  if (options.count("report"))
+    check_page_place(options["report"].as<std::string>(),
+                     options.count("output") ? options["output"].as<std::string>() : ".");
   if (!options.count("run")) return verify_new_run(options);
   for (const char* name : {"config", "plan", "adapt", "output", "ranks", "hosts", "minibatches", "epochs"}) {
     if (options.count(name))

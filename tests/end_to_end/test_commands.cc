@@ -381,6 +381,9 @@ TEST_CASE("what the commands refuse, and with which words") {
           "strategy 'inference' runs forward only", 3);
   refused({"verify", "--run", (folder / "none").string()}, "is no run folder");
   refused({"verify", "--run", (folder / "none").string(), "--plan", "x"}, "--plan does not go with --run");
+  refused(
+      std::vector<std::string>{"verify", "--report", (folder / "none" / "x.html").string()} + kMomentumJob,
+      "none/x.html; the folder does not exist");
   refused(std::vector<std::string>{"verify", "--tolerance=-1", "--minibatches", "1"} + kMomentumJob,
           "--tolerance");
   for (const char* command : {"train", "launch"}) {
