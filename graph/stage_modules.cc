@@ -47,6 +47,13 @@ bool torchtitan_finds(const std::string& module) {
          (module.find('.', dot + 1) == std::string::npos && numbered_module(module) == module);
 }
 
+/// "plan again with" a constraint: the optimizer takes none where ranks have several stages.
+std::string plan_again_with(const Plan& plan, const std::string& constraint) {
+  const ScheduleFacts* const schedule = find_schedule(plan.schedule);
+  const bool several = schedule != nullptr && schedule->several_stages;
+  return std::string("plan again with ") + (several ? "--schedule 1f1b-flush " : "") + constraint;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::string>> modules_of_stages(const Plan& plan, const Profile& profile) {
@@ -69,14 +76,16 @@ std::vector<std::vector<std::string>> modules_of_stages(const Plan& plan, const 
     if (known->second == stage->second) continue;
     throw PlanError("plan: cuts module '" + module + "': stage " + std::to_string(known->second) +
                         " and stage " + std::to_string(stage->second) + " have nodes of it",
-                    "Keep it in one stage: plan again with --pin " + module + "=" +
-                        std::to_string(known->second) + ", or move its nodes.");
+                    "Keep it in one stage: " +
+                        plan_again_with(plan, "--pin " + module + "=" + std::to_string(known->second)) +
+                        ", or move its nodes.");
   }
   for (size_t s = 0; s < modules.size(); ++s)
     if (modules[s].empty())
       throw PlanError(
           "plan: stage " + std::to_string(s) + " has no module, only what is computed between modules",
-          "Plan with --max-stages " + std::to_string(plan.stages.size() - 1) + ".");
+          "Give it a module by hand, or " +
+              plan_again_with(plan, "--max-stages " + std::to_string(plan.stages.size() - 1)) + ".");
   return modules;
 }
 
@@ -85,7 +94,7 @@ std::string torchtitan_modules_text(const Plan& plan, const Profile& profile) {
   if (!plan.tied_parameters.empty())
     throw PlanError("plan: torchtitan cannot hold parameter '" + plan.tied_parameters[0].name +
                         "', which is tied across stages",
-                    "Put all nodes that read it into one stage: plan again with --pin.");
+                    "Put all nodes that read it into one stage: " + plan_again_with(plan, "--pin") + ".");
   Json json = Json::array();
   for (const std::vector<std::string>& modules : modules_of_stages(plan, profile)) {
     for (const std::string& module : modules)

@@ -38,6 +38,16 @@ struct Nodes {
   }
 };
 
+template <typename Call>
+std::string remedy_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.remedy();
+  }
+  return "<no error>";
+}
+
 using Modules = std::vector<std::vector<std::string>>;
 
 TEST_CASE(
@@ -87,6 +97,14 @@ TEST_CASE("modules of stages: what cuts a module, has none, or is no stage's, is
   empty.add_stage({"a!"});
   empty.add_stage({"", "loss"});
   CHECK_THROWS_WITH(modules_of_stages(empty.plan, empty.profile), Catch::Contains("stage 1 has no module"));
+  CHECK(remedy_of([&] { modules_of_stages(empty.plan, empty.profile); }) ==
+        "Give it a module by hand, or plan again with --max-stages 1.");
+  // With several stages on a rank the optimizer refuses --max-stages and --pin.
+  for (Nodes* nodes : {&empty, &cut}) nodes->plan.schedule = "interleaved";
+  CHECK(remedy_of([&] { modules_of_stages(empty.plan, empty.profile); }) ==
+        "Give it a module by hand, or plan again with --schedule 1f1b-flush --max-stages 1.");
+  CHECK(remedy_of([&] { modules_of_stages(cut.plan, cut.profile); }) ==
+        "Keep it in one stage: plan again with --schedule 1f1b-flush --pin layers.0=0, or move its nodes.");
   Nodes missing;
   missing.add_stage({"a!"});
   missing.add_stage({"b!"});
