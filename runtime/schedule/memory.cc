@@ -105,9 +105,9 @@ class Ledger {
       case ActionKind::kUpdate:
         if (!keeps) break;
         if (facts_of(shape_.weights).in_place) break;
-        change(a.rank, a.begin_seconds, bytes.version_bytes);
+        // Written where a version has died, or in place where nobody holds the latest one.
         versions.update();
-        change(a.rank, a.end_seconds, (versions.count() - held - 1) * bytes.version_bytes);
+        change(a.rank, a.begin_seconds, (versions.count() - held) * bytes.version_bytes);
         break;
       case ActionKind::kSendActivation:
         change(a.rank, a.end_seconds, -bytes.activation_bytes);

@@ -8,7 +8,7 @@ namespace pipewright {
 /// Bytes of one stage on one rank.
 struct StageBytes {
   int64_t fixed_bytes = 0;    ///< weights, gradients, optimizer, buffers: always there
-  int64_t version_bytes = 0;  ///< of each version of the weights but the latest, and of one in the making
+  int64_t version_bytes = 0;  ///< of each version of the weights but the latest
   int64_t saved_bytes = 0;    ///< of one minibatch, for its backward; what was received included
   bool recompute = false;     ///< between forward and backward only kept_bytes of them are there
   int64_t kept_bytes = 0;
@@ -24,7 +24,7 @@ struct MemoryPoint {
 struct RankMemory {
   int64_t peak_bytes = 0;
   double peak_seconds = 0;             ///< when it is first reached
-  std::vector<int64_t> peak_versions;  ///< by stage of the rank; not counting one in the making
+  std::vector<int64_t> peak_versions;  ///< by stage of the rank
   std::vector<MemoryPoint> points;     ///< ascending times, no bytes twice in a row
 };
 
