@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "graph/error.h"
 #include "graph/units.h"
@@ -77,7 +78,8 @@ class Axis {
       return ticks;
     }
     constexpr double kManyDecades = 2.5;
-    for (double power = std::floor(least_); power <= most_; ++power) {
+    const double decades = std::max(1.0, std::ceil((most_ - least_) / (2 * count)));
+    for (double power = std::floor(least_); power <= most_; power += decades) {
       for (const double factor : {1.0, 2.0, 5.0}) {
         if (most_ - least_ > kManyDecades && factor != 1) continue;
         const double value = factor * std::pow(10, power);
@@ -135,6 +137,18 @@ std::vector<std::pair<double, double>> thinned(const std::vector<std::pair<doubl
 }
 
 }  // namespace
+
+bool spans_decades(const std::vector<Curve>& curves) {
+  constexpr double kDecades = 1e4;
+  double least = std::numeric_limits<double>::infinity(), most = 0;
+  for (const Curve& curve : curves)
+    for (const auto& [x, y] : curve.points)
+      if (std::isfinite(y)) {
+        least = std::min(least, y);
+        most = std::max(most, y);
+      }
+  return least > 0 && most >= kDecades * least;
+}
 
 const Quantity Quantity::kSeconds{format_seconds};
 const Quantity Quantity::kBytes{format_bytes, true};

@@ -45,6 +45,9 @@ struct LineChart {
   bool x_logarithmic = false, y_logarithmic = false;       ///< then all > 0
   Quantity x = {}, y = {};
 };
+/// Whether their finite y are all > 0 and so far apart, four decades, that a straight axis shows the greatest
+/// only.
+bool spans_decades(const std::vector<Curve>& curves);
 /// A curve of more points than a screen has columns is drawn by the least and the greatest of each column.
 Svg line_chart(const LineChart& chart);
 

@@ -101,7 +101,9 @@ void add_losses(Page* page, const std::vector<FinishedRun>& runs, const std::vec
       chart.marks.emplace_back(static_cast<double>(each.next_minibatch), "rank lost");
   }
   page->heading("Loss");
-  page->figure(line_chart(chart), "Loss of each minibatch");
+  chart.y_logarithmic = spans_decades(chart.curves);
+  page->figure(line_chart(chart), std::string("Loss of each minibatch") +
+                                      (chart.y_logarithmic ? ", on a logarithmic axis" : ""));
   if (!hits.curves.empty()) page->figure(line_chart(hits), "Hits of the evaluations");
   if (!table.rows().empty()) page->table(table, "Evaluations");
 }

@@ -50,6 +50,7 @@ Svg losses(const Verification& verification, const std::filesystem::path& run_fo
     chart.marks.emplace_back(
         static_cast<double>(verification.minibatches.first + static_cast<int64_t>(first->position)),
         "differs");
+  chart.y_logarithmic = spans_decades(chart.curves);
   return line_chart(chart);
 }
 

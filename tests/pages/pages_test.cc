@@ -254,6 +254,24 @@ TEST_CASE("in the graph of a large model nodes without a branch, or of a layer, 
   CHECK(times(layers, "class=\"arrow\"") == 1);
 }
 
+TEST_CASE("values that are many decades apart go on a logarithmic axis with a readable number of decades") {
+  const auto spans = [](const std::vector<double>& values) {
+    Curve curve;
+    for (const double y : values) curve.points.emplace_back(static_cast<double>(curve.points.size()), y);
+    return spans_decades({{"other", {{0, 2}}}, curve});
+  };
+  CHECK(spans({2.3, 1e27, 0.4, std::nan(""), std::numeric_limits<double>::infinity()}));
+  CHECK_FALSE(spans({2.3, 1e3, 0.4}));
+  CHECK_FALSE(spans({2.3, 1e27, 0}));
+  CHECK_FALSE(spans({-2.3, 1e27}));
+  CHECK_FALSE(spans_decades({}));
+  LineChart chart{"losses", "x", "y", {{"a", {{1, 1}, {2, 1e27}}}}};
+  chart.y_logarithmic = true;
+  const std::string svg = line_chart(chart).file();
+  CHECK(times(svg, ">1e+") + times(svg, ">1<") + times(svg, ">1000<") <= 13);
+  CHECK_THAT(svg, Catch::Contains(">1e+12<") && Catch::Contains(">1e+27<"));
+}
+
 TEST_CASE("bandwidths: the fastest plan at each, and what cannot be run is left out") {
   Page page("links");
   add_bandwidths(&page, {}, 1e9);
