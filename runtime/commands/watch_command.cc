@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 
 #include "graph/command_line.h"
@@ -14,6 +15,23 @@
 namespace pipewright {
 
 namespace po = boost::program_options;
+
+namespace {
+
+// A mistyped path is nothing to wait for.
+void demand_place_of_run(const std::filesystem::path& folder) {
+  const std::string remedy = "give the --output of a pipewright-runtime train or launch";
+  std::error_code ignored;
+  if (std::filesystem::is_directory(folder, ignored)) return;
+  if (std::filesystem::exists(folder, ignored))
+    throw InputError(folder.string() + ": is a file, so no run can begin there", remedy);
+  const auto parent = std::filesystem::absolute(folder / "").lexically_normal().parent_path().parent_path();
+  if (!std::filesystem::is_directory(parent, ignored))
+    throw InputError(folder.string() + ": is not there, nor is the folder that it would be in",
+                     remedy + "; of a run that is yet to begin: mkdir -p " + parent.string());
+}
+
+}  // namespace
 
 void run_watch_command(const std::vector<std::string>& arguments) {
   po::options_description description;
@@ -29,6 +47,7 @@ void run_watch_command(const std::vector<std::string>& arguments) {
   const po::variables_map values = parse_options(options, description, kUsage);
   if (folder.empty()) throw InputError("watch: no run folder given", kUsage);
   const double patience = parse_seconds(values["start-timeout"].as<std::string>(), "--start-timeout");
+  demand_place_of_run(folder);
   install_signal_handlers();
   RunWatch watch(folder);
   using Clock = std::chrono::steady_clock;
@@ -42,7 +61,10 @@ void run_watch_command(const std::vector<std::string>& arguments) {
       throw Error(exit_code_of_signal(received_signal),
                   words_of_signal(received_signal) + "; the run in " + folder + " goes on without this");
     const bool waits = run.phase == RunView::Phase::kAbsent;
-    if (waits && !told) std::cerr << "waits for a run to begin in " << folder << "\n" << std::flush;
+    if (waits && !told)
+      std::cerr << "waits for a run to begin in " << folder
+                << (std::filesystem::exists(folder) ? "" : ", which is not there yet") << "\n"
+                << std::flush;
     told = told || waits;
     if (waits && std::chrono::duration<double>(Clock::now() - begin).count() > patience)
       throw InputError(

@@ -185,8 +185,18 @@ TEST_CASE("watch: words that are none, and a folder in which nothing begins") {
   CHECK_THAT(none.error, Contains("watch: no run folder given"));
   const Outcome nothing = run_command(folder, watch_of(folder, {"--start-timeout", "100ms"}));
   CHECK(nothing.code == 2);
-  CHECK_THAT(nothing.error, Contains("no run has begun there within 100 ms") && Contains("--start-timeout"));
+  CHECK_THAT(nothing.error, Contains("run, which is not there yet\n") &&
+                                Contains("no run has begun there within 100 ms") &&
+                                Contains("--start-timeout"));
   CHECK_FALSE(fs::exists(folder / "run"));
+  write_file(folder / "file", "");
+  const Outcome file = runtime(folder, {"watch", (folder / "file").string()});
+  CHECK(file.code == 2);
+  CHECK_THAT(file.error, Contains("file: is a file, so no run can begin there"));
+  const Outcome mistyped = runtime(folder, {"watch", (folder / "ruins" / "run").string()});
+  CHECK(mistyped.code == 2);
+  CHECK_THAT(mistyped.error, Contains("run: is not there, nor is the folder that it would be in") &&
+                                 Contains("mkdir -p " + (folder / "ruins").string()));
 }
 
 TEST_CASE("watch: in a terminal launch --watch renews one screen, and prints the results behind it") {
