@@ -15,6 +15,7 @@
 
 #include "graph/atomic_file.h"
 #include "graph/error.h"
+#include "graph/regular_file.h"
 
 namespace pipewright {
 
@@ -82,8 +83,11 @@ void for_each_metrics_line(const std::filesystem::path& file,
                            const std::function<void(const Json& line, const std::string& where)>& take) {
   std::ifstream in(file);
   if (!in)
-    throw InputError(file.string() + ": cannot be read",
-                     "give the --output of a pipewright-runtime train or launch");
+    throw InputError(file.string() + (file_exists(file) ? ": cannot be read"
+                                                        : ": is not there, and only it has the run's numbers "
+                                                          "minibatch by minibatch"),
+                     "Somebody has removed it, or the folder is no --output of a pipewright-runtime train or "
+                     "launch.");
   std::string text;
   for (int64_t number = 1; std::getline(in, text); ++number) {
     const std::string where = file.string() + ", line " + std::to_string(number);

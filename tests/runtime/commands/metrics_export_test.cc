@@ -76,8 +76,9 @@ TEST_CASE("CSV: of several runs a column names the run, by its folder or by what
 
 TEST_CASE("CSV: a folder without metrics, and a line that is none of metrics.jsonl, are named") {
   const TemporaryFolder folder;
-  CHECK_THAT(error_of<InputError>([&] { write_metrics_csv({folder / "no"}, folder / "a.csv"); }),
-             Contains("no/metrics.jsonl: cannot be read"));
+  CHECK_THAT(
+      error_of<InputError>([&] { write_metrics_csv({folder / "no"}, folder / "a.csv"); }),
+      Contains("no/metrics.jsonl: is not there, and only it has the run's numbers minibatch by minibatch"));
   for (const char* line : {"[]", "{}", "{\"minibatch\":\"one\"}", "{\"evaluation\":3}"}) {
     const fs::path run = run_in(folder, "run", std::string(kLines) + line + "\n");
     CHECK_THAT(error_of<InputError>([&] { write_metrics_csv({run}, folder / "a.csv"); }),
