@@ -237,7 +237,8 @@ void run_launch(const std::vector<std::string>& arguments) {
       {"pipewright-runtime launch --config run.json [options]",
        "pipewright-runtime launch --model convnet --plan plans/gpus=2.json --data synthetic-images:image=28 "
        "--minibatches 20 --checkpoint-every-epochs 1 --output runs/two",
-       {"model", "plan", "data", "batch-size", "epochs", "optimizer", "learning-rate", "output", "watch"}});
+       {"model", "plan", "data", "batch-size", "epochs", "optimizer", "learning-rate", "output", "watch",
+        "report"}});
   if (options["print-config"].as<bool>()) return print_settings(options, resumed_run(options));
   adopt_before_resume(options, on_host_of(launch_settings_from(options)));
   const ResumedRun resumed = resumed_run(options);
