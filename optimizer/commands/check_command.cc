@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "graph/command_line.h"
+#include "graph/document.h"
 #include "graph/error.h"
 #include "graph/nearest.h"
 #include "graph/run.h"
@@ -119,15 +120,18 @@ void add_memory(Page* page, const Plan& plan, const Found& found) {
   page->table(memory_table(*found.prediction), "The same in numbers, of each stage");
 }
 
-/// --report. `error`: why it would not run; null: it would.
-std::string check_page(const Plan& plan, const Found& found, const Error* error) {
-  Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text() + ", checked");
+/// --report. `error`: why it would not run; null: it would. A plan without stages could not be read: of
+/// `file`.
+std::string check_page(const Plan& plan, const std::string& file, const Found& found, const Error* error) {
+  Page page((plan.stages.empty() ? file : plan.model + ", " + plan.strategy + " " + plan.shape_text()) +
+            ", checked");
   page.lead(error ? std::string("It would not run: ") + error->what()
             : found.prediction
                 ? "It would run on these devices."
                 : "It would run by itself; whether it fits a model and devices takes a profile to say.");
   if (error && !error->remedy().empty()) page.paragraph(error->remedy());
-  page.table(found.lines, error ? "What was checked before that" : "What was checked");
+  if (!found.lines.rows().empty())
+    page.table(found.lines, error ? "What was checked before that" : "What was checked");
   if (found.prediction) add_memory(&page, plan, found);
   return page.html();
 }
@@ -212,17 +216,21 @@ void run_check(const Arguments& arguments) {
        "pipewright-optimizer check --plan plans/gpus=2.json --profile profile.json --memory 4GiB",
        {"plan", "profile", "topology", "memory", "report"}});
   if (values.count("report") != 0) check_page_name("--report", values["report"].as<std::string>());
-  const Plan plan = read_plan(values);
-  demand_training_plan(plan);
+  const std::string file = required(values, "plan"), text = read_file(file);
+  Plan plan;
   Found found;
   const auto report = [&](const Error* error) {
     if (values.count("report") != 0)
-      write_page(values["report"].as<std::string>(), check_page(plan, found, error));
+      write_page(values["report"].as<std::string>(), check_page(plan, file, found, error));
   };
   try {
+    plan = parse_document<Plan>(text, file);
+    demand_training_plan(plan);
     check(values, plan, &found);
   } catch (const Error& error) {
-    if (error.code() == ExitCode::kInvalidPlan || error.code() == ExitCode::kInfeasible) report(&error);
+    const bool of_plan = plan.stages.empty() || error.code() == ExitCode::kInvalidPlan ||
+                         error.code() == ExitCode::kInfeasible;
+    if (of_plan) report(&error);
     throw;
   }
   report(nullptr);

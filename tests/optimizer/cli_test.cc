@@ -190,6 +190,12 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
   plan.stages[0].nodes.pop_back();
   write_document(cli.path("holed.json"), plan);
   page("check --plan holed.json --profile profile.json", 3, {"It would not run: "});
+  // Refused when it is read.
+  plan.stages[1].ranks = plan.stages[0].ranks;
+  write_file(cli.path("twice.json"), document_text(plan));
+  page("check --plan twice.json", 2,
+       {"<h1>twice.json, checked</h1>",
+        "It would not run: twice.json: stages[1].ranks[0]: rank 0 is in stage 0"});
   for (const char* command : {"evaluate ", "simulate ", "check "}) {
     const Outcome refused = cli.run(command + known + "--report page.svg");
     CHECK(refused.code == 2);
