@@ -9,6 +9,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/text_table.h"
+#include "graph/units.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
@@ -62,6 +63,19 @@ void require_memory(const Plan& plan, const Prediction& prediction, const Inputs
                         ? prediction
                         : evaluate_plan(recomputing, inputs.profile, inputs.topology, inputs.request),
                     inputs.topology, inputs.profile.minibatch_samples);
+}
+
+std::string room_text(const Plan& plan, const Prediction& prediction, const Topology& topology) {
+  const auto deficits = memory_deficits(plan, prediction, prediction, topology);
+  if (deficits.empty()) return "";
+  const auto worst = std::max_element(
+      deficits.begin(), deficits.end(),
+      [](const MemoryDeficit& a, const MemoryDeficit& b) { return a.lacking_bytes() < b.lacking_bytes(); });
+  const auto text = [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  return "It does not fit: rank " + std::to_string(worst->rank) + " (stage " + std::to_string(worst->stage) +
+         ") holds " + text(worst->memory.total_bytes()) + " of tensors, " + text(worst->lacking_bytes()) +
+         " more than its " + text(worst->limit_bytes) +
+         "; `pipewright-optimizer check` with --profile and the same options says what would help.";
 }
 
 void write_text(const std::string& file, const std::string& text) {

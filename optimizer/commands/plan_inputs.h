@@ -19,6 +19,10 @@ Inputs inputs_for(const boost::program_options::variables_map& values, const Pla
 /// check_plan_memory() of a plan that was priced, within --memory or the topology's. Nothing without a limit.
 void require_memory(const Plan& plan, const Prediction& prediction, const Inputs& inputs);
 
+/// Of a plan that does not fit the topology's memory a sentence that says so, by how much the rank that lacks
+/// most, and the next command; "" of one that fits.
+std::string room_text(const Plan& plan, const Prediction& prediction, const Topology& topology);
+
 /// Says on standard error what was written.
 void write_text(const std::string& file, const std::string& text);
 /// A drawing in text: each line to the last slot that fits, ">" says that it goes on.

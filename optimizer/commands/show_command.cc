@@ -13,6 +13,7 @@
 #include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/plan_sequences.h"
 #include "optimizer/commands/report.h"
+#include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/inference_plan.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_check.h"
@@ -35,8 +36,19 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
   return std::vector<StageTimes>(plan.stages.size(), slot);
 }
 
+/// room_text() within --memory or the topology's, by --profile or else by what the plan predicts.
+std::string room_as_asked(const po::variables_map& values, const Plan& plan) {
+  std::vector<Setting> ignored;
+  const Topology topology = topology_from(values, plan.world_size, &ignored);
+  if (memory_limit_bytes(topology) == 0) return "";
+  if (values.count("profile") == 0 || is_for_inference(plan))
+    return plan.predicted ? room_text(plan, *plan.predicted, topology) : "";
+  const Inputs inputs = inputs_for(values, plan, plan.world_size);
+  return room_text(plan, evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request), topology);
+}
+
 /// The plan in words and its table; returns its timeline in equal slots.
-Simulation show_plan(const Plan& plan, Span span, int64_t width) {
+Simulation show_plan(const po::variables_map& values, const Plan& plan, Span span, int64_t width) {
   std::ostringstream head;
   head << plan.model << ": " << shape_and_recompute_text(plan) << ", strategy " << plan.strategy
        << ", schedule " << schedule_of(plan) << ", " << plan.world_size
@@ -45,6 +57,7 @@ Simulation show_plan(const Plan& plan, Span span, int64_t width) {
     head << "Expected: " << format_seconds(plan.predicted->minibatch_seconds) << " per minibatch, bound by "
          << plan.predicted->bottleneck << "\n";
   }
+  if (const std::string room = room_as_asked(values, plan); !room.empty()) head << room << "\n";
   std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
   check_plan_runs(plan);
   return simulate(schedule_of(plan), shape_of(plan), slot_times(plan), span);
@@ -63,7 +76,8 @@ void write_plan_page(const po::variables_map& values, Plan plan) {
   write_page(file, plan_page(plan, inputs,
                              shape_and_recompute_text(plan) + ": " +
                                  format_seconds(plan.predicted->minibatch_seconds) +
-                                 " per minibatch, bound by " + plan.predicted->bottleneck));
+                                 " per minibatch, bound by " + plan.predicted->bottleneck + "\n" +
+                                 room_text(plan, *plan.predicted, inputs.topology)));
 }
 
 }  // namespace
@@ -92,13 +106,13 @@ void run_show(const Arguments& arguments) {
     for (size_t i = 0; i < sequence.plans.size(); ++i) {
       std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
                 << sequence.names[i] << ")\n";
-      const Simulation slots = show_plan(sequence.plans[i], span, width);
+      const Simulation slots = show_plan(values, sequence.plans[i], span, width);
       std::cout << "\n" << clipped(draw_text(slots, 1), width);
     }
     return;
   }
   if (values.count("report") != 0) write_plan_page(values, plan);
-  const Simulation slots = show_plan(plan, span, width);
+  const Simulation slots = show_plan(values, plan, span, width);
   if (values.count("output") == 0) {
     std::cout << "\n" << clipped(draw_text(slots, 1), width);
     return;

@@ -198,6 +198,8 @@ void run_simulate(const Arguments& arguments) {
     words += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
   words += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +
            format_seconds(steady) + " per minibatch\n" + crowd_line(plan, inputs);
+  if (const std::string room = room_text(plan, prediction, inputs.topology); !room.empty())
+    words += room + "\n";
   const TextTable ranks = simulation_table(run, memory, prediction);
   std::cout << wrapped(words + "\n", width) << ranks.text(width);
   if (slot > 0) std::cout << "\n" << clipped(draw_text(run, slot), width);

@@ -204,6 +204,23 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
   }
 }
 
+TEST_CASE("show and simulate say of a plan that does not fit by how much it does not") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
+  const std::string known = " --plan p.json --profile profile.json --bandwidths 1MB/s --latency 10us";
+  for (const std::string& command :
+       std::vector<std::string>{"show --plan p.json", "show" + known, "simulate" + known}) {
+    const Outcome small = cli.run(command + " --memory 1kB");
+    INFO(small.out << small.error);
+    CHECK(small.code == 0);
+    CHECK_THAT(small.out,
+               Catch::Contains("It does not fit: rank ") &&
+                   Catch::Contains(" more than its 1000 B; `pipewright-optimizer check` with --profile "));
+    CHECK_THAT(cli.run(command + " --memory 1GB").out, !Catch::Contains("does not fit"));
+    CHECK_THAT(cli.run(command).out, !Catch::Contains("does not fit"));
+  }
+}
+
 TEST_CASE("check: 0 for a good plan, 3 for a wrong one, 4 for one that does not fit") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
