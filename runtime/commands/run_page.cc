@@ -7,6 +7,7 @@
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/json.h"
+#include "graph/plan_as_run.h"
 #include "graph/regular_file.h"
 #include "graph/run.h"
 #include "graph/units.h"
@@ -59,6 +60,10 @@ std::string what_it_did(const FinishedRun& run) {
   if (summary.predicted_minibatch_seconds > 0)
     text += "; predicted " + format_seconds(summary.predicted_minibatch_seconds);
   text += ".";
+  if (run.plan.predicted && !plan_as_run(run.plan, run.settings).predicted)
+    text +=
+        " What its plan predicts is of other runs: of an update after each of its rounds, by replicas that "
+        "are held equal.";
   if (const std::string true_text = how_true_text(run.summary, run.plan); !true_text.empty())
     text += " It was " + true_text + ".";
   if (run.crowded())

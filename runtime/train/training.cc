@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "runtime/checkpoint/model_file.h"
 #include "runtime/control/board.h"
 #include "runtime/generation/state_source.h"
@@ -212,8 +213,8 @@ void Training::post_last_words() {
   const Worker* worker = takes_part ? &generation_->worker() : nullptr;
   const EmulatedPlan* emulated = takes_part ? generation_->emulated() : nullptr;
   if (emulated) generation_->take_emulated();
-  RankSummary rank = summary_of_rank(number, plan_in_force(), worker, earlier_workers_, memory_, times_,
-                                     job_.device, emulated);
+  RankSummary rank = summary_of_rank(number, plan_as_run(plan_in_force(), job_.run), worker, earlier_workers_,
+                                     memory_, times_, job_.device, emulated);
   if (worker && cuda_graphs_of(job_) != "off") rank.cuda_graphs = cuda_graphs_text(*worker);
   if (cache_) rank.cache = cache_->summary();
   if (job_.run.cuda_graphs == "on" && !rank.cuda_graphs.empty() && rank.cuda_graphs != "used")
@@ -234,7 +235,7 @@ double Training::wall_seconds() const {
 void Training::close(const std::string& status) {
   session_.rest();  // a slow disk is nothing that hangs
   if (status == "done") checkpoints_->remove_kept();
-  if (leader_) leader_->close(status, plan_in_force(), wall_seconds());
+  if (leader_) leader_->close(status, plan_as_run(plan_in_force(), job_.run), wall_seconds());
 }
 
 void train(const Job& job, const Place& place) {

@@ -1,6 +1,7 @@
 // From one plan to the next.
 #include <utility>
 
+#include "graph/plan_as_run.h"
 #include "models/definition/frozen.h"
 #include "runtime/train/seconds_since.h"
 #include "runtime/train/training.h"
@@ -126,7 +127,8 @@ void Training::tell_generation(GenerationSummary generation) {
   generation.ranks = plan.world_size;
   generation.frozen_layers = plan.frozen_layers;
   generation.period_minibatches = generation_->period();
-  if (plan.predicted) generation.predicted_minibatch_seconds = plan.predicted->minibatch_seconds;
+  if (const Plan told = plan_as_run(plan, job_.run); told.predicted)
+    generation.predicted_minibatch_seconds = told.predicted->minibatch_seconds;
   control().post(std::move(generation));
 }
 

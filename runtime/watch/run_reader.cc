@@ -8,6 +8,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -197,6 +198,7 @@ void RunReader::read_plan() {
   const auto time = fs::last_write_time(folder_ / generation_plan_, error);
   if (!error && (!plan_ || plan_file_ != generation_plan_ || plan_time_ != time)) {
     plan_ = document_in<Plan>(folder_ / generation_plan_);
+    if (plan_ && run_) plan_ = plan_as_run(std::move(*plan_), *run_);
     plan_file_ = generation_plan_;
     plan_time_ = time;
   }

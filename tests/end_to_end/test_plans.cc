@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "graph/summary.h"
 #include "graph/topology.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
@@ -211,7 +212,10 @@ TEST_CASE(
     const PipelineShape shape = shape_of(plan, accumulation);
     check_order_in_time(timeline_of_trace(parse_json(read_file(run / "trace.json"), "trace.json"), shape));
     const std::string report = runtime(folder, {"report", run.string()}).output;
-    for (int64_t rank = 0; rank < plan.world_size && plan.world_size <= cores; ++rank) {
+    // The prediction is of one update after each round.
+    const bool predicted = accumulation == 1;
+    CHECK((read_document<Summary>(run / "summary.json").predicted_minibatch_seconds > 0) == predicted);
+    for (int64_t rank = 0; predicted && rank < plan.world_size && plan.world_size <= cores; ++rank) {
       CHECK_THAT(report, Catch::Contains("Time of each rank for one of its minibatches") &&
                              Catch::Contains("| " + std::to_string(i) + " | " + std::to_string(rank) + " |"));
     }
@@ -220,6 +224,7 @@ TEST_CASE(
     INFO(drawn.error);
     REQUIRE(drawn.code == 0);
     const std::string page = read_file(page_file);
+    CHECK(times_in(page, "What its plan predicts is of other runs") == (predicted ? 0 : 1));
     const int64_t rounds = 4 * plan.microbatches * accumulation;
     const Svg versions = draw_versions(plan.schedule, shape, {0, std::clamp<int64_t>(rounds, 24, 64)});
     CHECK_THAT(page, Catch::Contains(versions.element()));

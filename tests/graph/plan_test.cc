@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "graph/document.h"
+#include "graph/plan_as_run.h"
 #include "tests/graph/samples.h"
 #include "tests/support/error_of.h"
 
@@ -47,6 +48,21 @@ TEST_CASE("a plan places each rank and node once") {
   CHECK(invalid([](Plan& p) { p.world_size = 0; }) == "p: world_size: 0 is not in 1..1048576");
   CHECK(invalid([](Plan& p) { p.predicted->stages.pop_back(); }) ==
         "p: predicted.stages: got 1, expected one for each of 2 stages");
+}
+
+TEST_CASE("what a plan predicts is of an update after each round, by replicas that are held equal") {
+  Plan plan = testing::sample_plan();
+  plan.predicted.emplace();
+  plan.stages[0].ranks = {0, 1};
+  Run run;
+  CHECK(plan_as_run(plan, run).predicted);
+  run.gradient_accumulation = 2;
+  CHECK_FALSE(plan_as_run(plan, run).predicted);
+  run.gradient_accumulation = 1;
+  run.sync = "partial-reduce";
+  CHECK_FALSE(plan_as_run(plan, run).predicted);
+  plan.stages[0].ranks = {0};
+  CHECK(plan_as_run(plan, run).predicted);
 }
 
 TEST_CASE("frozen stages are a prefix of a plan that has frozen layers") {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <tuple>
 
 #include "graph/document.h"
 #include "graph/live_status.h"
@@ -195,6 +196,27 @@ TEST_CASE("watch: a folder without a run, one that starts, one that runs, and ho
   RunReader late(run);
   CHECK(late.look().why == "rank 1 has died");
   CHECK_THAT(error_of<RunError>([&] { demand_done(late.look()); }), Contains("rank 1 has died"));
+}
+
+TEST_CASE("watch: what a plan predicts is shown of the runs that it predicts") {
+  for (const auto& [sync, accumulation, shown] :
+       {std::tuple("all-reduce", 1, 0.25), {"all-reduce", 2, 0.0}, {"partial-reduce", 1, 0.0}}) {
+    const TemporaryFolder folder;
+    begin_run(folder.path());
+    Plan plan = two_ranks();
+    plan.stages.pop_back();
+    plan.stages[0].ranks = {0, 1};
+    plan.predicted.emplace();
+    plan.predicted->minibatch_seconds = 0.25;
+    plan.predicted->bottleneck = "stage 0: compute";
+    plan.predicted->stages.resize(1);
+    write_document(folder / "plan.json", plan);
+    Run run = read_document<Run>(folder / "run.json");
+    run.sync = sync;
+    run.gradient_accumulation = accumulation;
+    write_document(folder / "run.json", run);
+    CHECK(RunReader(folder.path()).look().predicted_minibatch_seconds == shown);
+  }
 }
 
 TEST_CASE("watch: an old summary in a folder that a run holds is an earlier run's") {

@@ -1,0 +1,14 @@
+#include "graph/plan_as_run.h"
+
+#include "graph/sync_rules.h"
+
+namespace pipewright {
+
+Plan plan_as_run(Plan plan, const Run& run) {
+  const bool side_by_side =
+      plan.stages.front().ranks.size() > 1 && !sync_facts(run.sync).keeps_replicas_equal;
+  if (side_by_side || run.gradient_accumulation > 1) plan.predicted.reset();
+  return plan;
+}
+
+}  // namespace pipewright

@@ -1,0 +1,13 @@
+// What a plan predicts, and of which runs.
+#pragma once
+
+#include "graph/plan.h"
+#include "graph/run.h"
+
+namespace pipewright {
+
+/// The plan, without its prediction where that is of another run than `run`: prices are of an update after
+/// each of the plan's rounds, so of no gradient accumulation, and of replicas that are held equal.
+Plan plan_as_run(Plan plan, const Run& run);
+
+}  // namespace pipewright
