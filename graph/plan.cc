@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "graph/byte_fields.h"
 #include "graph/document.h"
@@ -56,9 +57,11 @@ StagePrediction stage_prediction_from_json(JsonReader& reader) {
   return stage;
 }
 
-Prediction prediction_from_json(JsonReader& reader) {
+/// `of`: the priced_digest() of the plan that it is of; "": it does not say.
+Prediction prediction_from_json(JsonReader& reader, std::string* of) {
   reader.expect({"minibatch_seconds", "bottleneck", "transfers", "lower_bound_seconds", "samples_per_second",
-                 "shared_cores", "stages"});
+                 "shared_cores", "stages", "plan_digest"});
+  if (reader.has("plan_digest")) *of = reader.string("plan_digest");
   Prediction prediction;
   prediction.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
   prediction.bottleneck = reader.string("bottleneck");
@@ -72,6 +75,17 @@ Prediction prediction_from_json(JsonReader& reader) {
     prediction.stages.push_back(stage_prediction_from_json(stage));
   reader.finish();
   return prediction;
+}
+
+/// Of what a prediction depends on in its plan.
+std::string priced_digest(Plan plan) {
+  plan.predicted.reset();
+  plan.tied_parameters.clear();  // they follow from the nodes
+  for (std::string* name : {&plan.model, &plan.graph_digest, &plan.profile_digest, &plan.topology_digest,
+                            &plan.device_passes, &plan.strategy})
+    name->clear();
+  for (Stage& stage : plan.stages) stage.layers.clear();
+  return digest_of(plan.to_json().dump());
 }
 
 Json prediction_to_json(const Prediction& prediction) {
@@ -298,7 +312,10 @@ Plan Plan::from_json(JsonReader& reader) {
   }
   if (reader.has("predicted")) {
     JsonReader predicted = reader.object("predicted");
-    plan.predicted = prediction_from_json(predicted);
+    std::string of;
+    Prediction prediction = prediction_from_json(predicted, &of);
+    // Somebody may have changed the plan since.
+    if (of.empty() || of == priced_digest(plan)) plan.predicted = std::move(prediction);
   }
   return plan;
 }
@@ -331,7 +348,10 @@ Json Plan::to_json() const {
   for (const TiedParameter& tied : tied_parameters) {
     json["tied_parameters"].push_back({{"name", tied.name}, {"stages", tied.stages}});
   }
-  if (predicted) json["predicted"] = prediction_to_json(*predicted);
+  if (predicted) {
+    json["predicted"] = prediction_to_json(*predicted);
+    json["predicted"]["plan_digest"] = priced_digest(*this);
+  }
   return json;
 }
 

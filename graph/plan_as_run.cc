@@ -1,5 +1,6 @@
 #include "graph/plan_as_run.h"
 
+#include "graph/document.h"
 #include "graph/sync_rules.h"
 
 namespace pipewright {
@@ -9,6 +10,13 @@ Plan plan_as_run(Plan plan, const Run& run) {
       plan.stages.front().ranks.size() > 1 && !sync_facts(run.sync).keeps_replicas_equal;
   if (side_by_side || run.gradient_accumulation > 1) plan.predicted.reset();
   return plan;
+}
+
+std::string outdated_text(const std::filesystem::path& file) {
+  if (!read_json_file(file).contains("predicted") || read_document<Plan>(file).predicted) return "";
+  return file.string() +
+         " was changed after its prediction was made, which is left out; `pipewright-optimizer evaluate "
+         "--output` makes a new one.";
 }
 
 }  // namespace pipewright

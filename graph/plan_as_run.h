@@ -1,6 +1,9 @@
 // What a plan predicts, and of which runs.
 #pragma once
 
+#include <filesystem>
+#include <string>
+
 #include "graph/plan.h"
 #include "graph/run.h"
 
@@ -9,5 +12,9 @@ namespace pipewright {
 /// The plan, without its prediction where that is of another run than `run`: prices are of an update after
 /// each of the plan's rounds, so of no gradient accumulation, and of replicas that are held equal.
 Plan plan_as_run(Plan plan, const Run& run);
+
+/// Of a plan's file a sentence where its prediction is not taken, being of the plan before somebody changed
+/// it; else "".
+std::string outdated_text(const std::filesystem::path& file);
 
 }  // namespace pipewright

@@ -6,6 +6,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "graph/units.h"
 #include "optimizer/commands/commands.h"
 #include "optimizer/commands/options.h"
@@ -98,6 +99,8 @@ void run_show(const Arguments& arguments) {
        "pipewright-optimizer show --plan plans/gpus=2.json --profile profile.json --report plan.html",
        {"plan", "profile", "bandwidths", "output", "report"}});
   const Plan plan = read_plan(values);
+  if (const std::string text = outdated_text(values["plan"].as<std::string>()); !text.empty())
+    std::cerr << "note: " << text << "\n";
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);
   if (values.count("changes") != 0) {

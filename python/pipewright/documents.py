@@ -199,6 +199,7 @@ class Prediction(Document):
     stages: tuple[PredictedStage, ...]
     transfers: str = "overlapped"
     shared_cores: int | None = None
+    plan_digest: str | None = None  #: of the plan that it is of: of one that was changed it is another's
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "graph/rows.h"
 #include "graph/summary.h"
 #include "graph/transport_rules.h"
@@ -99,6 +100,9 @@ void warn_of_crowding(int64_t ranks, const Job& job) {
 
 // `ranks`: on this host; 0: not known.
 void tell_before_training(int64_t ranks, const Job& job) {
+  if (!job.run.plan.empty())
+    if (const std::string text = outdated_text(job.run.plan); !text.empty())
+      std::cerr << "note: " << text << "\n";
   const std::string buffers = own_buffers_text(job);
   if (!buffers.empty()) std::cerr << "warning: " << buffers << "\n";
   const std::string loss = loss_average_text(job);

@@ -6,6 +6,7 @@
 #include "graph/plan_as_run.h"
 #include "tests/graph/samples.h"
 #include "tests/support/error_of.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pipewright {
 namespace {
@@ -48,6 +49,37 @@ TEST_CASE("a plan places each rank and node once") {
   CHECK(invalid([](Plan& p) { p.world_size = 0; }) == "p: world_size: 0 is not in 1..1048576");
   CHECK(invalid([](Plan& p) { p.predicted->stages.pop_back(); }) ==
         "p: predicted.stages: got 1, expected one for each of 2 stages");
+}
+
+TEST_CASE("a prediction is taken from the plan that it is of") {
+  const testing::TemporaryFolder folder;
+  const auto file = folder / "plan.json";
+  Plan plan = testing::sample_plan();
+  plan.predicted.emplace();
+  plan.predicted->minibatch_seconds = 0.5;
+  plan.predicted->bottleneck = "stage 0: compute";
+  plan.predicted->stages.resize(plan.stages.size());
+  const Json written = plan.to_json();
+  const auto is_taken = [&](const auto& change) {
+    Json json = written;
+    json["schema"] = Plan::kSchema;
+    change(json);
+    write_file(file, json.dump());
+    const bool taken = read_document<Plan>(file).predicted.has_value();
+    CHECK(outdated_text(file).empty() == (taken || !json.contains("predicted")));
+    return taken;
+  };
+  CHECK(is_taken([](Json&) {}));
+  CHECK(is_taken([](Json& json) { json["strategy"] = "manual"; }));
+  CHECK(is_taken([](Json& json) { json["stages"][0]["layers"] = {"other"}; }));
+  CHECK_FALSE(is_taken([](Json& json) { json["stages"][0]["in_flight"] = 77; }));
+  CHECK_FALSE(is_taken([](Json& json) { json["microbatches"] = 77; }));
+  CHECK_FALSE(is_taken([](Json& json) { json.erase("predicted"); }));
+  // Of a plan that does not say of what its prediction is.
+  CHECK(is_taken([](Json& json) {
+    json["predicted"].erase("plan_digest");
+    json["stages"][0]["in_flight"] = 77;
+  }));
 }
 
 TEST_CASE("what a plan predicts is of an update after each round, by replicas that are held equal") {

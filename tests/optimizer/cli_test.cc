@@ -204,6 +204,23 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
   }
 }
 
+TEST_CASE("show: of a plan that was changed by hand the old prediction is no prediction") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
+  CHECK_THAT(cli.run("show --plan p.json").out, Catch::Contains("Expected: "));
+  Json json = read_json_file(cli.path("p.json"));
+  json["stages"][0]["in_flight"] = json["stages"][0]["in_flight"].get<int>() - 1;
+  write_file(cli.path("p.json"), json.dump());
+  const Outcome changed = cli.run("show --plan p.json");
+  CHECK(changed.code == 0);
+  CHECK_THAT(changed.out, !Catch::Contains("Expected: "));
+  CHECK_THAT(changed.error, Catch::Contains("note: p.json was changed after its prediction was made"));
+  REQUIRE(cli.run("evaluate --plan p.json --profile profile.json --output p.json").code == 0);
+  const Outcome anew = cli.run("show --plan p.json");
+  CHECK_THAT(anew.out, Catch::Contains("Expected: "));
+  CHECK(anew.error.empty());
+}
+
 TEST_CASE("show and simulate say of a plan that does not fit by how much it does not") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
