@@ -70,12 +70,11 @@ class Row {
         paced_(paced),
         work_(work),
         order_(row.order),
-        copies_(static_cast<double>(row.copies)),
-        most_replicas_(std::min(row.most_replicas, q.most_replicas / row.copies)),
+        head_(size() - row.tail),
         sums_((order_.size() + 1) * (order_.size() + 1), 0),
         paces_{0} {
     for (int64_t behind = 0; behind < size(); ++behind)
-      paces_.push_back(paces_.back() + copies_ * pace(at(behind)));
+      paces_.push_back(paces_.back() + static_cast<double>(copies_of(behind)) * pace(at(behind)));
   }
 
   /// Of small periods, the smallest last found first tried; none if the memory holds none. What links and
@@ -114,12 +113,13 @@ class Row {
   /// What a sum over the stage's replicas takes for a byte, on devices [begin, begin + m) of the row: of its
   /// own links and of those that groups have.
   double sum_seconds_per_byte(int64_t begin, int64_t m) {
-    if (m * row_.copies < 2) return 0;
+    const int64_t copies = copies_of(begin);
+    if (m * copies < 2) return 0;
     double& known = sums_[static_cast<size_t>(begin * (size() + 1) + m)];
     if (known > 0) return known;
     std::vector<int64_t> positions;
-    for (int64_t copy = 0; copy < row_.copies; ++copy)
-      for (int64_t at = begin; at < begin + m; ++at) positions.push_back(copy * size() + at);
+    for (int64_t copy = 0; copy < copies; ++copy)
+      for (int64_t at = begin; at < begin + m; ++at) positions.push_back(copy * head_ + at);
     known = costs_.exchange_seconds_per_byte(positions, row_.careful);
     return known;
   }
@@ -142,8 +142,9 @@ class Row {
         return 1 - static_cast<double>(inside) / static_cast<double>(m);
       };
       const double crossing = std::max(crossing_part(with_next, m), crossing_part(with_before, m));
+      const double messages = out_bytes * part(with_next) + in_bytes * part(with_before);
       const double bytes =
-          out_bytes * part(with_next) + in_bytes * part(with_before) + 2 * crossing * sum_bytes / round;
+          messages / static_cast<double>(copies_of(begin)) + 2 * crossing * sum_bytes / round;
       most = std::max(most, link_seconds(bytes, q_.inputs.levels[l + 1].bandwidth_bytes_per_second));
     }
     return row_.careful * most;
@@ -153,6 +154,13 @@ class Row {
     return q_.inputs.paces.empty() ? 1 : q_.inputs.paces[static_cast<size_t>(device)];
   }
   int64_t size() const { return static_cast<int64_t>(order_.size()); }
+  /// Of the device that comes after so many from the end.
+  int64_t copies_of(int64_t behind) const { return behind < row_.tail ? 1 : row_.copies; }
+  /// The last so many of the row, all copies of them.
+  int64_t devices(int64_t last) const {
+    const int64_t of_tail = std::min(last, row_.tail);
+    return of_tail + (last - of_tail) * row_.copies;
+  }
 
   /// Of devices that come after so many from the end, and of all copies.
   double pace_between(int64_t begin, int64_t end) const {
@@ -187,9 +195,9 @@ class Row {
       place = places_.next(place);
       const int64_t end = size() - this->way(place, way.next).devices - way.skipped;
       FoundStage stage{i, way.next, end - begin};
-      for (int64_t copy = 0; copy < row_.copies; ++copy)
+      for (int64_t copy = 0; copy < copies_of(size() - end); ++copy)
         for (int64_t at = begin; at < end; ++at)
-          stage.ranks.push_back(order_[static_cast<size_t>(at)] + copy * size());
+          stage.ranks.push_back(order_[static_cast<size_t>(at)] + copy * head_);
       stage.replicas = static_cast<int64_t>(stage.ranks.size());
       stage.recompute = way.recompute;
       chain.stages.push_back(std::move(stage));
@@ -228,9 +236,11 @@ class Row {
 
   bool place_stage(int64_t place, int i, int j, int64_t after, int64_t skipped, int64_t most_used) {
     Way& way = this->way(place, i);
-    const int64_t given = places_.replicas(place), begin = after + skipped;
+    const int64_t given = places_.replicas(place), begin = after + skipped, copies = copies_of(begin);
     const int64_t least = given > 0 ? given : row_.least_replicas;
-    int64_t most = std::min(most_used - begin, given > 0 ? given : most_replicas_);
+    int64_t most = std::min(most_used - begin,
+                            given > 0 ? given : std::min(row_.most_replicas, q_.most_replicas / copies));
+    if (begin < row_.tail) most = std::min(most, row_.tail - begin);
     if (way.devices >= 0) most = std::min(most, way.devices - 1 - begin);
     if (most < least) return false;
     const double slowest = least_between(states_, i, j) / period_ * (1 - kRowRounding);
@@ -249,22 +259,22 @@ class Row {
       if (!q_.inputs.classes.empty()) rate += 1 / compute_seconds_on(load, q_.inputs, device);
       if (m < least || pace_between(begin, begin + m) < slowest) continue;
       if (work_ != nullptr) work_->spend(kRowReplicaSteps);
-      if (q_.inputs.classes.empty()) rate = pace_between(begin, begin + m) / copies_ / load.compute_seconds();
-      double seconds = 1 / (copies_ * rate);
-      const auto round =
-          static_cast<double>(minibatches_of_update(m * row_.copies, begin * row_.copies, q_.inputs));
+      const auto times = static_cast<double>(copies);
+      if (q_.inputs.classes.empty()) rate = pace_between(begin, begin + m) / times / load.compute_seconds();
+      double seconds = 1 / (times * rate);
+      const auto round = static_cast<double>(minibatches_of_update(m * copies, devices(begin), q_.inputs));
       const double sum = stage.sum_bytes * sum_seconds_per_byte(begin, m) +
-                         (m * row_.copies > 1 ? all_reduce_latency_seconds(q_.inputs.latency_seconds) : 0);
+                         (m * copies > 1 ? all_reduce_latency_seconds(q_.inputs.latency_seconds) : 0);
       seconds += (stage.step_seconds + sum) / round;
       if (!(seconds <= period_)) continue;
       // A copy has so many periods for each of its minibatches.
-      if (!((before + behind) / static_cast<double>(m) <= copies_ * period_)) continue;
+      if (!((before + behind) / static_cast<double>(m) <= times * period_)) continue;
       if (!(common_link_seconds(begin, m, i == 0 ? 0 : in, j == states_.last() ? 0 : out, stage.sum_bytes,
                                 round) <= period_))
         continue;
-      const std::optional<bool> recompute = fit(stage, m * row_.copies, after * row_.copies, limit);
+      const std::optional<bool> recompute = fit(stage, m * copies, devices(after), limit);
       if (!recompute) continue;
-      if (*recompute && !(seconds + stage.once_again / (copies_ * rate) <= period_)) continue;
+      if (*recompute && !(seconds + stage.once_again / (times * rate) <= period_)) continue;
       way = {begin + m, skipped, j, *recompute};
       return true;
     }
@@ -299,8 +309,7 @@ class Row {
   const bool paced_;         // memory is kept for the least depths with which a plan has the period
   CountedWork* const work_;  // may be null
   const std::vector<int64_t>& order_;
-  const double copies_;
-  const int64_t most_replicas_;
+  const int64_t head_;         // devices of a group before the tail
   std::vector<double> sums_;   // by begin and replicas
   std::vector<double> paces_;  // of so many from the end, together
   double period_ = 0;
@@ -375,14 +384,25 @@ std::vector<Chain> RowSearch::chains(const RowProblem& asked, CountedWork* work)
   const std::vector<StagePlaces>& ways_to_number = parts_->ways_to_number;
   std::vector<Chain> found_chains;
   const std::vector<int64_t>& row = asked.order;
+  const auto numbered = [&](Chain chain) {
+    for (FoundStage& stage : chain.stages) {
+      stage.from = numbers[static_cast<size_t>(stage.from)];
+      stage.to = numbers[static_cast<size_t>(stage.to)];
+    }
+    return chain;
+  };
   for (size_t way = 0; way < ways_to_number.size() * (problem.memory_bytes > 0 ? 2 : 1); ++way) {
     const StagePlaces& places = ways_to_number[way % ways_to_number.size()];
     const bool paced = way >= ways_to_number.size();
     for (Chain& found : Row(parts_->few, &parts_->stages, places, asked, paced, work).chains()) {
-      const int64_t used = found.devices() / asked.copies;
+      if (asked.copies > 1) {
+        found_chains.push_back(numbered(std::move(found)));
+        continue;
+      }
+      const int64_t used = found.devices();
       const auto used_last = *std::max_element(row.end() - static_cast<std::ptrdiff_t>(used), row.end());
       Chain all = found;
-      const bool has_room = asked.copies == 1 && (problem.all_devices || used_last >= used);
+      const bool has_room = problem.all_devices || used_last >= used;
       if (has_room) {  // the first stage takes what is left
         FoundStage& first = all.stages.front();
         first.ranks.insert(first.ranks.end(), row.begin(), row.end() - static_cast<std::ptrdiff_t>(used));
@@ -394,11 +414,7 @@ std::vector<Chain> RowSearch::chains(const RowProblem& asked, CountedWork* work)
           for (int64_t& rank : stage.ranks) rank = std::ssize(row) - 1 - rank;
       }
       for (Chain* chain : {&all, &found}) {
-        for (FoundStage& stage : chain->stages) {
-          stage.from = numbers[static_cast<size_t>(stage.from)];
-          stage.to = numbers[static_cast<size_t>(stage.to)];
-        }
-        found_chains.push_back(std::move(*chain));
+        found_chains.push_back(numbered(std::move(*chain)));
         if (!problem.all_devices && problem.inputs.devices_differ()) break;
       }
     }
@@ -436,8 +452,18 @@ std::vector<Chain> row_seeds(const Problem& problem) {
   for (size_t l = 0; l + 1 < problem.inputs.levels.size(); ++l) {
     group *= problem.inputs.levels[l].count;
     for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
-    for (asked.copies = problem.devices / group; asked.copies > 1; asked.copies /= 2)
+    const int64_t groups = problem.devices / group;
+    for (asked.copies = groups; asked.copies > 1; asked.copies /= 2)
       for (asked.careful = 1; asked.careful <= 2; asked.careful *= 2) add(asked);
+    // What comes last may be heavy with parameters: in groups of its own.
+    RowProblem tailed = asked;
+    for (tailed.tail = group; 2 * tailed.tail < problem.devices; tailed.tail *= 2) {
+      tailed.copies = (problem.devices - tailed.tail) / group;
+      tailed.order.resize(static_cast<size_t>(group));
+      for (int64_t device = problem.devices - tailed.tail; device < problem.devices; ++device)
+        tailed.order.push_back(device);
+      for (tailed.careful = 1; tailed.careful <= 2; tailed.careful *= 2) add(tailed);
+    }
   }
   return seeds;
 }

@@ -14,9 +14,10 @@ namespace pipewright {
 /// Which devices, and what is asked of chains on them.
 struct RowProblem {
   std::vector<int64_t> order;  ///< the first stage's devices are the first
-  /// So many groups of `order.size()` devices each run the same pipeline: minibatches stay in their group,
-  /// and each stage has as many replicas in each of them.
+  /// So many groups of devices like those before the tail run the same pipeline: minibatches stay in their
+  /// group, and each stage has as many replicas in each of them. The order has the first group's.
   int64_t copies = 1;
+  int64_t tail = 0;  ///< the last devices of the row, behind all groups: all minibatches come there
   int64_t least_replicas = 1, most_replicas = 1;  ///< of a stage in the row
   double careful = 1;  ///< links between groups are taken to be so many times as slow
 };
