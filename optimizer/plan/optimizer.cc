@@ -128,7 +128,6 @@ class Planning {
   Plan plan_of_search();
   Plan plan_by_solving();
   std::vector<Solution> known_solutions();
-  std::vector<Solution> plans_as_on_one_level() const;
   bool drains() const { return pipewright::drains(request_); }
   /// What the constraints leave to search for.
   std::optional<Solution> solution_to(const Problem& problem) const;
@@ -205,37 +204,12 @@ Plan Planning::plan_for_training() {
   return plan;
 }
 
-/// The best as if all devices were like the profile's, each with a link of its own like one of the levels'.
-std::vector<Solution> Planning::plans_as_on_one_level() const {
-  std::vector<Solution> found;
-  Problem equal = problem_;
-  equal.inputs.forget_devices();
-  for (const TopologyLevel& level : problem_.inputs.levels) {
-    equal.inputs.bandwidth_bytes_per_second = level.bandwidth_bytes_per_second;
-    equal.inputs.latency_seconds = level.latency_seconds;
-    // Not all have as little memory as the smallest.
-    std::set<int64_t> memories = {problem_.memory_bytes};
-    if (problem_.inputs.devices_differ()) memories.insert(0);
-    for (const int64_t memory : memories) {
-      equal.memory_bytes = memory;
-      if (drains()) {
-        for (Solution& solution : candidates(equal, request_, pinned_, /*brief=*/true))
-          found.push_back(std::move(solution));
-      } else if (std::optional<Solution> solution = solution_to(equal)) {
-        found.push_back(std::move(*solution));
-      }
-    }
-  }
-  return found;
-}
-
-/// Where solve() begins.
+/// Where solve() begins, beside what it begins with itself: a caller's plans, or the best by the formula
+/// where that is exact.
 std::vector<Solution> Planning::known_solutions() {
   std::vector<Solution> known;
   if (begins_with_known(request_)) known = solutions_of(*request_.known, problem_, profile_);
-  if (!known.empty()) return known;
-  if (problem_.inputs.placed()) return plans_as_on_one_level();
-  if (drains()) return candidates(problem_, request_, pinned_, request_.effort < 1);
+  if (!known.empty() || problem_.inputs.placed() || drains()) return known;
   if (std::optional<Solution> solution = first_solution()) known.push_back(std::move(*solution));
   return known;
 }
@@ -270,16 +244,15 @@ Plan Planning::plan_of_search() {
   widen();
   std::vector<Solution> solutions;
   const bool several = schedule_facts(request_.schedule).several_stages;
-  if (drains()) {
-    solutions = candidates(problem_, request_, pinned_, request_.effort < 1);
-    if (!several && problem_.recompute == Recompute::kWhereNeeded && problem_.memory_bytes > 0) {
-      Problem keeping = problem_;  // a stage may recompute for a depth that it turns out not to need
-      keeping.recompute = Recompute::kNever;
-      for (Solution& solution : candidates(keeping, request_, pinned_, request_.effort < 1))
-        solutions.push_back(std::move(solution));
-    }
+  if (several) {
+    solutions = interleaved_candidates(problem_, request_);
   } else if (std::optional<Solution> solution = first_solution()) {
     solutions.push_back(std::move(*solution));
+    if (drains() && problem_.recompute == Recompute::kWhereNeeded && problem_.memory_bytes > 0) {
+      Problem keeping = problem_;  // a stage may recompute for a depth that it turns out not to need
+      keeping.recompute = Recompute::kNever;
+      if (std::optional<Solution> other = search(keeping)) solutions.push_back(std::move(*other));
+    }
   }
   if (solutions.empty() && request_.constraints.any()) fail_constraints(problem_, request_, pinned_, ties_);
   for (Problem fewer = problem_; solutions.empty() && problem_.one_in_flight && fewer.devices > 1;) {

@@ -27,7 +27,7 @@ constexpr double kEqual = 1.1;
 // ones: from measurements, rather too many.
 constexpr double kUnequalSearchSteps = 5000, kEqualSearchSteps = 3000;
 // Of make_plan() on devices that differ, with all of its effort; and the least of it.
-constexpr double kFullEffortSteps = 1.5 * CountedWork::kStepsPerSecond, kLeastEffort = 0.01;
+constexpr double kFullEffortSteps = 2.1 * CountedWork::kStepsPerSecond, kLeastEffort = 0.01;
 // Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
 // were slow.
 constexpr double kOfPlansWithLinks = 0.27;

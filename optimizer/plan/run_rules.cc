@@ -1,7 +1,6 @@
 #include "optimizer/plan/run_rules.h"
 
 #include <algorithm>
-#include <set>
 
 #include "graph/delay_corrections.h"
 #include "graph/error.h"
@@ -22,8 +21,6 @@ constexpr int64_t kMicrobatchesPerDevice = 4;
 constexpr int64_t kMicrobatchesOfTwoVersions = 2;
 constexpr int64_t kMostTriedStages = 64;
 constexpr int kManyCuts = 96;
-constexpr double kNearEnough = 1e-3;  // candidates are judged by what they simulate to
-constexpr double kBriefly = 1e-2;     // with less than all of the effort
 
 bool wants_intervals(const PlanRequest& request) {
   return !request.weights.empty() && weight_rule_facts(request.weights).one_update_for_all;
@@ -44,93 +41,12 @@ void check_update(const PlanRequest& request, WeightRule weights) {
   }
 }
 
-/// All up to `dense`, then steps of half.
-std::vector<int64_t> numbers_up_to(int64_t most, int64_t dense = 8) {
+/// All up to 8, then steps of half.
+std::vector<int64_t> numbers_up_to(int64_t most) {
   std::vector<int64_t> numbers;
-  for (int64_t n = 1; n < most; n = n < dense ? n + 1 : n + n / 2) numbers.push_back(n);
+  for (int64_t n = 1; n < most; n = n < 8 ? n + 1 : n + n / 2) numbers.push_back(n);
   numbers.push_back(most);
   return numbers;
-}
-
-std::vector<Solution> interleaved_candidates(const Problem& problem, const PlanRequest& request) {
-  std::vector<Solution> found;
-  const int64_t most = problem.devices;
-  // Briefly, among some of the cuts.
-  const bool brief = request.effort < 1;
-  const std::vector<int> numbers = thinned(*problem.states, brief ? kManyCuts : problem.states->size());
-  const States some = some_of(*problem.states, numbers);
-  // Stages of one rank share its memory as they need it: what fits, its plan says. A search knows an even
-  // share, which is mostly too little for some, or no limit.
-  std::vector<std::pair<int64_t, Recompute>> ways = {
-      {problem.memory_bytes / request.stages_per_rank, problem.recompute}};
-  if (problem.memory_bytes > 0 && problem.recompute == Recompute::kWhereNeeded) {
-    ways.emplace_back(ways[0].first, Recompute::kNever);
-    ways.emplace_back(0, Recompute::kNever);
-    ways.emplace_back(0, Recompute::kAlways);
-  } else if (problem.memory_bytes > 0) {
-    ways.emplace_back(0, problem.recompute);
-  }
-  for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
-    if (devices < 2) continue;  // stages that share ranks are no neighbours
-    Problem q = problem;
-    q.states = &some;
-    q.devices = devices * request.stages_per_rank;
-    q.most_replicas = 1;
-    q.least_stages = 1;
-    q.replicated = false;
-    q.all_devices = true;
-    // Cut as on one level of equal devices, priced where they stand.
-    q.inputs.levels.clear();
-    q.inputs.speeds.clear();
-    q.inputs.memories.clear();
-    for (const auto& [memory_bytes, recompute] : ways) {
-      q.memory_bytes = memory_bytes;
-      q.recompute = recompute;
-      if (std::optional<Solution> solution = search(q))
-        found.push_back(named_as(numbers, std::move(*solution)));
-    }
-  }
-  return found;
-}
-
-/// Where cuts are many: among some of them, then among those beside what was found. What fill and drain cost
-/// does not hang on a cut more or less.
-std::optional<Solution> among_few_cuts(const Problem& problem, const StageConstraints& constraints,
-                                       bool brief) {
-  constexpr int kFew = 48;
-  constexpr int kBeside = 4;
-  std::vector<int> numbers = thinned(*problem.states, brief ? kFew / 2 : kFew);
-  std::optional<Solution> found;
-  for (int round = 0; round < (brief ? 1 : 2); ++round) {
-    const States some = some_of(*problem.states, numbers);
-    Problem few = problem;
-    few.states = &some;
-    std::optional<Solution> solution =
-        search_with_constraints(few, constraints, {}, brief ? kBriefly : kNearEnough);
-    if (!solution) return found;
-    found = named_as(numbers, std::move(*solution));
-    std::set<int> beside(numbers.begin(), numbers.end());
-    for (const FoundStage& stage : found->stages) {
-      for (int i = stage.to - kBeside; i <= stage.to + kBeside; ++i)
-        if (i > 0 && i < problem.states->size()) beside.insert(i);
-    }
-    numbers.assign(beside.begin(), beside.end());
-  }
-  return found;
-}
-
-/// Quickly, among some of the cuts.
-std::vector<Solution> solutions_up_to_stages(const Problem& problem, int64_t most) {
-  const std::vector<int> numbers = thinned(*problem.states, kManyCuts / 2);
-  const States some = some_of(*problem.states, numbers);
-  Problem q = problem;
-  q.states = &some;
-  std::vector<int64_t> stages = numbers_up_to(most, 4);
-  std::reverse(stages.begin(), stages.end());
-  std::vector<Solution> found;
-  for (Solution& solution : search_up_to_stages(q, stages, kBriefly))
-    found.push_back(named_as(numbers, std::move(solution)));
-  return found;
 }
 
 }  // namespace
@@ -233,38 +149,43 @@ void search_by_rules(const PlanRequest& request, Problem* problem) {
   problem->inputs.most_minibatches_of_round = most;
 }
 
-std::vector<Solution> candidates(const Problem& problem, const PlanRequest& request,
-                                 const std::vector<NodeSet>& pinned, bool brief) {
-  if (schedule_facts(request.schedule).several_stages) return interleaved_candidates(problem, request);
+std::vector<Solution> interleaved_candidates(const Problem& problem, const PlanRequest& request) {
   std::vector<Solution> found;
-  const auto add = [&](std::optional<Solution> solution) {
-    if (solution) found.push_back(std::move(*solution));
-  };
-  if (problem.single_stage) {
-    add(search(problem));
-    return found;
+  const int64_t most = problem.devices;
+  // Briefly, among some of the cuts.
+  const bool brief = request.effort < 1;
+  const std::vector<int> numbers = thinned(*problem.states, brief ? kManyCuts : problem.states->size());
+  const States some = some_of(*problem.states, numbers);
+  // Stages of one rank share its memory as they need it: what fits, its plan says. A search knows an even
+  // share, which is mostly too little for some, or no limit.
+  std::vector<std::pair<int64_t, Recompute>> ways = {
+      {problem.memory_bytes / request.stages_per_rank, problem.recompute}};
+  if (problem.memory_bytes > 0 && problem.recompute == Recompute::kWhereNeeded) {
+    ways.emplace_back(ways[0].first, Recompute::kNever);
+    ways.emplace_back(0, Recompute::kNever);
+    ways.emplace_back(0, Recompute::kAlways);
+  } else if (problem.memory_bytes > 0) {
+    ways.emplace_back(0, problem.recompute);
   }
-  int64_t most = std::min({problem.devices, kMostTriedStages, static_cast<int64_t>(problem.states->last())});
-  if (request.constraints.most_stages > 0) most = std::min(most, request.constraints.most_stages);
-  if (problem.all_devices) {
-    add(search(problem));
-    return found;
-  }
-  if (brief && !request.constraints.any()) {
-    found = solutions_up_to_stages(problem, std::max<int64_t>(most, 1));
-    if (!found.empty()) return found;
-  }
-  for (const int64_t stages : numbers_up_to(std::max<int64_t>(most, 1), brief ? 4 : 8)) {
-    StageConstraints constraints = request.constraints;
-    constraints.most_stages = stages;
-    const bool few = !request.constraints.any() && (brief || problem.states->size() > kManyCuts);
-    std::optional<Solution> solution =
-        few ? among_few_cuts(problem, constraints, brief)
-            : search_with_constraints(problem, constraints, pinned, kNearEnough);
-    if (!solution) continue;
-    // More stages that gain nothing would not be taken.
-    const bool known = !found.empty() && found.back().stages.size() == solution->stages.size();
-    if (!known) add(std::move(solution));
+  for (const int64_t devices : numbers_up_to(std::min(most, kMostTriedStages))) {
+    if (devices < 2) continue;  // stages that share ranks are no neighbours
+    Problem q = problem;
+    q.states = &some;
+    q.devices = devices * request.stages_per_rank;
+    q.most_replicas = 1;
+    q.least_stages = 1;
+    q.replicated = false;
+    q.all_devices = true;
+    // Cut as on one level of equal devices, priced where they stand.
+    q.inputs.levels.clear();
+    q.inputs.speeds.clear();
+    q.inputs.memories.clear();
+    for (const auto& [memory_bytes, recompute] : ways) {
+      q.memory_bytes = memory_bytes;
+      q.recompute = recompute;
+      if (std::optional<Solution> solution = search(q))
+        found.push_back(named_as(numbers, std::move(*solution)));
+    }
   }
   return found;
 }

@@ -1,7 +1,4 @@
-// From the stages that a search found to a plan that runs: schedule, version rule, minibatches of an update,
-// in-flight depths. The search knows periods; fill and drain, which depend on the number of stages, only the
-// simulator. So schedules that drain are planned by candidates: the best stages for several numbers of
-// stages, each simulated.
+// From a request to what searches have to know of schedule, weight rule and minibatches of an update.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +28,9 @@ Ties ties_of(const PlanRequest& request);
 /// PlanRequest::most_minibatches_per_update allows.
 void search_by_rules(const PlanRequest& request, Problem* problem);
 
-/// The best solution for each of several numbers of stages; those of schedule "interleaved" have
-/// `stages_per_rank` stages for each device. `brief`: among some of the cuts. Empty if there is none.
-std::vector<Solution> candidates(const Problem& problem, const PlanRequest& request,
-                                 const std::vector<NodeSet>& pinned, bool brief);
+/// Stages for several numbers of devices, `stages_per_rank` for each: of schedules whose ranks have several,
+/// which are simulated each, as the search knows no warm-up and drain. Empty if there is none.
+std::vector<Solution> interleaved_candidates(const Problem& problem, const PlanRequest& request);
 
 /// What asks for plans that run as this one does: schedule, weights, microbatches.
 PlanRequest request_like(const Plan& plan);

@@ -2,19 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
-
-#include "optimizer/search/constraints.h"
-#include "optimizer/search/few_cuts.h"
 
 namespace pipewright {
 namespace {
 
 constexpr double kFewShapes = 3000;
 constexpr int64_t kMostEven = 16;  // stages
-constexpr int kFewCuts = 40;
-constexpr double kSeedProof = 2e-3;  // seeds are priced anyway, and moved from
 
 class EveryShape {
  public:
@@ -69,59 +63,6 @@ class EveryShape {
   Shape shape_;
   std::vector<Shape> shapes_;
 };
-
-/// The problem as on one level of links, for each bandwidth and number of devices that is worth trying;
-/// `brief`: the bandwidths as they are, on all devices.
-std::vector<Problem> on_one_level(const Problem& problem, bool brief) {
-  const std::vector<TopologyLevel>& levels = problem.inputs.levels;
-  if (levels.empty()) return {problem};
-  std::set<double> bandwidths;
-  std::set<int64_t> counts = {problem.devices};
-  int64_t group = 1;
-  for (const TopologyLevel& level : levels) {
-    group *= level.count;
-    bandwidths.insert(level.bandwidth_bytes_per_second);
-    if (brief) continue;
-    if (group <= problem.devices) counts.insert(group);
-    if (problem.devices / 2 > group) counts.insert(problem.devices / 2 / group * group);
-    // As if it were shared out among those who have it in common.
-    const auto sharers = static_cast<double>(level.shared ? level.count : group / level.count);
-    if (sharers > 1) bandwidths.insert(level.bandwidth_bytes_per_second / sharers);
-  }
-  std::vector<Problem> problems;
-  for (const int64_t devices : counts) {
-    for (const double bandwidth : bandwidths) {
-      Problem q = problem;
-      q.inputs.forget_devices();
-      q.inputs.bandwidth_bytes_per_second = bandwidth;
-      q.inputs.latency_seconds = levels.back().latency_seconds;
-      q.devices = devices;
-      q.all_devices = false;
-      problems.push_back(std::move(q));
-    }
-  }
-  return problems;
-}
-
-/// With room for several depths, where memory is limited.
-std::vector<Problem> with_depths(const std::vector<Problem>& problems) {
-  std::vector<Problem> all;
-  for (Problem q : problems) {
-    all.push_back(q);
-    if (q.memory_bytes == 0) continue;
-    Problem anything = q;  // a limit may not bind, and what recomputes may fit
-    anything.memory_bytes = 0;
-    all.push_back(std::move(anything));
-    q.least_depths = true;
-    all.push_back(q);
-    q.least_depths = false;
-    for (const int64_t extra : {1, 2, 4}) {
-      q.extra_in_flight = extra;
-      all.push_back(q);
-    }
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -184,30 +125,6 @@ std::optional<std::vector<Shape>> every_shape(const Problem& problem, double sec
   EveryShape every(problem, seconds);
   if (every.count(kFewShapes) > kFewShapes) return std::nullopt;
   return every.all();
-}
-
-std::vector<Solution> searched_seeds(const Problem& problem, bool brief) {
-  std::vector<Solution> seeds;
-  // Among some of the cuts: local moves find the right ones.
-  const std::vector<int> numbers = thinned(*problem.states, kFewCuts);
-  const States some = some_of(*problem.states, numbers);
-  using Counts = std::vector<int64_t>;
-  for (const Problem& q : brief ? on_one_level(problem, true) : with_depths(on_one_level(problem, false))) {
-    if (q.all_devices || q.single_stage) {
-      if (q.single_stage || q.devices <= 64)
-        if (auto found = search(q)) seeds.push_back(std::move(*found));
-      continue;
-    }
-    if (q.memory_bytes == 0 && !brief)
-      if (auto found = search(q)) seeds.push_back(std::move(*found));
-    Problem few = q;
-    few.states = &some;
-    const int64_t most = std::min<int64_t>(q.devices, some.last());
-    for (Solution& found :
-         search_up_to_stages(few, brief ? Counts{most, 4, 2} : Counts{most, 6, 4, 3, 2}, kSeedProof))
-      seeds.push_back(named_as(numbers, std::move(found)));
-  }
-  return seeds;
 }
 
 }  // namespace pipewright

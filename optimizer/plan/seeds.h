@@ -1,4 +1,4 @@
-// Where solve() (solve.h) begins: shapes that the searches find, or all of them where these are few.
+// Where solve() (solve.h) begins: plain shapes, or all of them where these are few.
 #pragma once
 
 #include <cstdint>
@@ -29,10 +29,5 @@ std::vector<Shape> even_shapes(const Problem& problem);
 /// Every chain of stages with any replicas, but those with a stage that computes for `seconds` or more;
 /// nothing where these are too many.
 std::optional<std::vector<Shape>> every_shape(const Problem& problem, double seconds);
-
-/// The best by the search on one level of links, for several bandwidths (of each level, alone and shared
-/// out), numbers of devices and of stages; in memory with the least, the usual and deeper depths. `brief`:
-/// few of these.
-std::vector<Solution> searched_seeds(const Problem& problem, bool brief);
 
 }  // namespace pipewright

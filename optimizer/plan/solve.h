@@ -17,10 +17,10 @@ struct SolvedChain {
   bool capped = false;          ///< the work ended before the search did
 };
 
-/// The fastest of the seeds (`known`, which a caller has from exact searches; data parallelism on each number
-/// of devices; the best by the formula for several numbers of stages, bandwidths and depths (seeds.h); chains
-/// along several rows of the devices (row_seeds.h); all shapes where these are few) and of what moves
-/// (neighbours.h) from the best of each kind lead to. Chains go by what is likely, and none whose floor is
+/// The fastest of the seeds (`known`, which a caller has from an exact search or another plan; data
+/// parallelism on each number of devices; equal stages, or all shapes where these are few (seeds.h); chains
+/// along several rows of the devices (row_seeds.h)) and of what moves (neighbours.h) from the best of each
+/// kind lead to. Chains go by what is likely, and none whose floor is
 /// above the best is priced. The search ends where nothing is left to try, near `bound_seconds`, or with the
 /// work that request.effort allows. Nothing if nothing fits, or takes less than request.most_seconds. For
 /// training with minibatches that overlap and a stage on each rank. The same for the same input. Borrows

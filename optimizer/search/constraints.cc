@@ -12,11 +12,12 @@
 namespace pipewright {
 namespace {
 
+using search_detail::kProof;
 using search_detail::kTolerance;
 using search_detail::StageOption;
 
-/// Where a proof need be no closer than this, halving what is open is quicker than trying to close it.
-constexpr double kCloses = 1e-4;
+/// What a first try is above the bound: mostly the least period is not far above it.
+constexpr double kFirstTry = 0.03;
 
 struct DemandSuffix {
   bool possible = false;
@@ -148,8 +149,8 @@ double shared_out(const Problem& q) {
   return (whole.forward_seconds + whole.backward_seconds) / static_cast<double>(q.devices) * (1 - kTolerance);
 }
 
-/// The solution of least period, to a part `proof`; none has a period below `low`.
-std::optional<Solution> least_period(Search* search, double low, double proof) {
+/// The solution of least period; none has a period below `low`.
+std::optional<Solution> least_period(Search* search, double low) {
   std::optional<Solution> best = search->within(std::numeric_limits<double>::infinity());
   if (!best) return best;
   double high = best->period_seconds;
@@ -161,14 +162,14 @@ std::optional<Solution> least_period(Search* search, double low, double proof) {
       low = period;
     return found.has_value();
   };
-  // Mostly it is not far above the bound, and too short a period is refuted quickly.
-  for (double step = std::max(0.03, proof); low > 0 && low * (1 + step) < high; step *= 3) {
+  // Too short a period is refuted quickly.
+  for (double step = kFirstTry; low > 0 && low * (1 + step) < high; step *= 3) {
     if (tried(low * (1 + step))) break;
   }
-  while (high - low > proof * high) {
+  while (high - low > kProof * high) {
     tried(low + (high - low) / 2);
     // Every other try is just below what has been achieved: the last one as soon as that is the best.
-    if (proof < kCloses && high - low > proof * high) tried(high * (1 - proof));
+    if (high - low > kProof * high) tried(high * (1 - kProof));
   }
   best = search->within(high * (1 + kTolerance));
   PW_CHECK(best.has_value(), "a period that was achieved stays possible");
@@ -212,38 +213,14 @@ std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageConstraints
 }
 
 std::optional<Solution> search_with_constraints(const Problem& problem, const StageConstraints& constraints,
-                                                const std::vector<NodeSet>& pinned, double proof) {
+                                                const std::vector<NodeSet>& pinned) {
   PW_CHECK(!problem.all_devices && !problem.single_stage, "constraints leave the number of devices open");
   PW_CHECK(!problem.inputs.placed(), "on one level of equal devices");
   const StagePlaces places(*problem.states, constraints, pinned, problem.least_stages);
   if (!places.possible()) return std::nullopt;
   StageOptions options(problem);
   Search search(problem, places, &options);
-  return least_period(&search, shared_out(problem), proof);
-}
-
-std::vector<Solution> search_up_to_stages(const Problem& problem, const std::vector<int64_t>& numbers,
-                                          double proof) {
-  PW_CHECK(!problem.inputs.placed(), "on one level of equal devices");
-  std::vector<Solution> found;
-  StageOptions options(problem);
-  double low = shared_out(problem);
-  const int64_t most = std::min<int64_t>(problem.devices, problem.states->last());
-  for (const int64_t stages : numbers) {
-    if (stages > most || stages < problem.least_stages) continue;
-    // What has fewer stages than it may is the best of fewer, too.
-    if (!found.empty() && static_cast<int64_t>(found.back().stages.size()) <= stages) continue;
-    StageConstraints constraints;
-    constraints.most_stages = stages;
-    const StagePlaces places(*problem.states, constraints, {}, problem.least_stages);
-    if (!places.possible()) continue;
-    Search search(problem, places, &options);
-    std::optional<Solution> best = least_period(&search, low, proof);
-    if (!best) break;  // nor with fewer stages
-    low = std::max(low, best->period_seconds * (1 - proof));
-    found.push_back(std::move(*best));
-  }
-  return found;
+  return least_period(&search, shared_out(problem));
 }
 
 }  // namespace pipewright

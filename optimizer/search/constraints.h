@@ -15,14 +15,8 @@ namespace pipewright {
 std::vector<NodeSet> pinned_nodes(const Profile& profile, const StageConstraints& constraints);
 
 /// search() among the plans that obey. Ties: fewest devices, fewest stages, earliest cuts. PW_CHECKs that the
-/// problem is not for exactly all devices. Nothing if there is none. `proof`: no period smaller by this part
-/// is possible.
+/// problem is not for exactly all devices. Nothing if there is none.
 std::optional<Solution> search_with_constraints(const Problem& problem, const StageConstraints& constraints,
-                                                const std::vector<NodeSet>& pinned, double proof = 1e-12);
-
-/// The best of at most so many stages, for each of the numbers, which fall; all different. On one level of
-/// equal devices.
-std::vector<Solution> search_up_to_stages(const Problem& problem, const std::vector<int64_t>& numbers,
-                                          double proof);
+                                                const std::vector<NodeSet>& pinned);
 
 }  // namespace pipewright

@@ -18,8 +18,6 @@ namespace {
 
 using namespace search_detail;  // NOLINT: its own details
 
-/// The search ends when no period smaller by this part is possible.
-constexpr double kProof = 1e-12;
 /// From here on it is likely that the best plan has been met.
 constexpr double kCloseBracket = 0.02;
 
@@ -161,7 +159,7 @@ int64_t assumed_in_flight(const Problem& q, int64_t later_devices, int64_t repli
     const double least = paced > 0 ? std::ceil(behind_seconds / paced * (1 - kTolerance)) : 1;
     return static_cast<int64_t>(std::clamp(least, 1.0, static_cast<double>(kMostInFlight)));
   }
-  const int64_t bound = std::min(in_flight_bound(later_devices, replicas) + q.extra_in_flight, kMostInFlight);
+  const int64_t bound = std::min(in_flight_bound(later_devices, replicas), kMostInFlight);
   if (q.interval == 0) return bound;
   const int64_t interval = (q.interval + replicas - 1) / replicas;
   return std::min(q.whole_interval ? interval : std::min(bound, interval), kMostInFlight);
@@ -211,7 +209,6 @@ double least_period_anywhere(const Problem& problem) {
   if (differ || q.single_stage || q.one_in_flight) return 0;
   q.all_devices = false;  // nor are there of fewer
   q.least_depths = true;
-  q.extra_in_flight = 0;
   const bool intervals = q.inputs.minibatches_per_update > 0;
   if (intervals || !q.inputs.levels.empty()) q.least_exchange_seconds_per_byte = least_exchange_of_any(q);
   if (intervals) q.inputs.exchange_factor = 0;  // the formula has that of more replicas than there are

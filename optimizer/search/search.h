@@ -31,7 +31,6 @@ struct Problem {
   int64_t most_replicas = std::numeric_limits<int64_t>::max();
   bool replicated = false;      ///< at least one stage has two replicas or more
   bool all_devices = false;     ///< exactly `devices`; otherwise at most, and fewest is the second aim
-  int64_t extra_in_flight = 0;  ///< room kept for depths beyond the bound
   bool one_in_flight = false;   ///< memory is that of one minibatch at a time
   /// Room is kept only for the depth without which no plan has the period asked for (Little's law: a rank
   /// of m replicas holds its minibatches for as long as the work behind it takes). The search sets the

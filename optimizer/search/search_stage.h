@@ -15,6 +15,8 @@ namespace pipewright::search_detail {
 inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 /// Differences below this part are rounding: sums of the same seconds in another order.
 inline constexpr double kTolerance = 1e-9;
+/// A search ends when no period smaller by this part is possible.
+inline constexpr double kProof = 1e-12;
 
 /// The best way found to run the model from a state to its end.
 struct Suffix {
