@@ -9,6 +9,7 @@
 #include "graph/command_line.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
 #include "graph/plan_as_run.h"
 #include "graph/rows.h"
 #include "graph/summary.h"
@@ -219,8 +220,10 @@ void launch_watched(const Job& job, LaunchSettings settings, bool json) {
 
 // When the run in the folder has ended; nothing where none has.
 std::optional<std::filesystem::file_time_type> time_of_summary(const std::filesystem::path& run_folder) {
+  const std::filesystem::path file = run_folder / "summary.json";
+  const FileWatch watch(file);
   std::error_code error;
-  const auto time = std::filesystem::last_write_time(run_folder / "summary.json", error);
+  const auto time = std::filesystem::last_write_time(file, error);
   return error ? std::nullopt : std::optional(time);
 }
 
@@ -258,9 +261,9 @@ void run_launch(const std::vector<std::string>& arguments) {
 
   LaunchSettings settings = launch_settings_from(options);
   settings.arguments = without_launch_options(arguments);
-  const auto earlier = time_of_summary(run.output);
+  const bool reports = options.count("report") > 0;
+  const auto earlier = reports ? time_of_summary(run.output) : std::nullopt;
   const auto report = [&] {
-    if (!options.count("report")) return;
     const auto file = options["report"].as<std::string>();
     write_page(file, run_page({finished_run(run.output)}, std::nullopt, file));
   };
@@ -271,13 +274,14 @@ void run_launch(const std::vector<std::string>& arguments) {
       launch(job, settings);
   } catch (const Error&) {
     try {
-      if (time_of_summary(run.output) != earlier) report();  // else it is an earlier run's, or none
+      // Else it is an earlier run's, or none.
+      if (reports && time_of_summary(run.output) != earlier) report();
     } catch (const Error& error) {
       std::cerr << "warning: --report: " << error.what() << "\n";
     }
     throw;
   }
-  report();
+  if (reports) report();
 }
 
 // What is measured is tensors of the CPU.
