@@ -110,14 +110,16 @@ void RankSession::guarded(RankTask& task, Step step) {
       error = std::make_exception_ptr(seen_from_here(ended.failure(), here));
     }
   } catch (const PeerError& lost) {
-    write_flight(lost.what());
+    write_flight(lost.what());  // to find out why may take a while
     error = std::current_exception();
     if (control_) {
       const Failure failure = control_->peer_lost(here.empty() ? lost.what() : here + ": " + lost.what());
       const bool interrupted = is_interruption(failure.code);
       if (interrupted) status = "interrupted";
-      error = std::make_exception_ptr(interrupted ? JobEnded(failure.code, failure.message, failure)
-                                                  : seen_from_here(failure, here));
+      const JobEnded seen =
+          interrupted ? JobEnded(failure.code, failure.message, failure) : seen_from_here(failure, here);
+      if (!interrupted) write_flight(seen.what());
+      error = std::make_exception_ptr(seen);
     }
   } catch (const std::exception& own) {
     write_flight(own.what());

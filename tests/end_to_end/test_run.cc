@@ -172,6 +172,20 @@ TEST_CASE("bad input: one clear line, the documented exit code, nothing started"
   }
 }
 
+TEST_CASE("a loss that is not finite on the last stage is the reason on every rank") {
+  const TemporaryFolder folder;
+  const std::string model = "mlp:layers=4,width=64,image=8,channels=1", run = (folder / "run").string();
+  write_document(folder / "plan.json", even_plan(graph_of(model, 8, folder), {1, 1}));
+  const auto outcome =
+      runtime(folder, {"launch", "--model", model, "--plan", (folder / "plan.json").string(), "--data",
+                       "synthetic-images:image=8,channels=1,samples=80", "--batch-size", "8", "--minibatches",
+                       "10", "--learning-rate", "1e6", "--output", run});
+  CAPTURE(outcome.error);
+  CHECK(outcome.code == 6);
+  CHECK_THAT(runtime(folder, {"report", run}).output,
+             Catch::Contains("The run failed: ") && Catch::Contains("not a number"));
+}
+
 TEST_CASE("a loss that is not finite stops the run: exit 6 names minibatch and stage") {
   const TemporaryFolder folder;
   const auto outcome = runtime(
