@@ -81,7 +81,8 @@ void run_evaluate(const Arguments& arguments) {
     print_evaluation(plan, words, inputs, output_width(values));
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
   if (values.count("report") != 0)
-    write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words));
+    write_page(values["report"].as<std::string>(),
+               plan_page(plan, inputs, words + room_text(plan, *plan.predicted, inputs.topology)));
   require_memory(plan, *plan.predicted, inputs);
 }
 

@@ -179,7 +179,7 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
   };
   page("evaluate " + known, 0,
        {"per minibatch, bound by", "The model coloured by stage", "With a cut moved"});
-  page("evaluate " + known + "--memory 1kB", 4, {"per minibatch, bound by"});
+  page("evaluate " + known + "--memory 1kB", 4, {"per minibatch, bound by", "It does not fit: rank "});
   page("simulate " + known, 0, {"64 minibatches: ", "in the long run", "What each rank does", ">bubble<"});
   page("simulate " + known + "--minibatches 5000", 0, {"What each rank does: the first 250 minibatches"});
   page("check " + known, 0, {"It would run on these devices", "no rank waits for ever", "by purpose"});
