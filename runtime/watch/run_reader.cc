@@ -325,9 +325,10 @@ void RunReader::show_speed() {
   view_.samples_per_second = view_.minibatch_seconds = 0;
   view_.loss = std::nan("");
   if (last_.empty()) return;
+  const size_t counted = std::min(last_.size(), kLastMinibatches);  // of one more it has the time
   double loss = 0, samples = 0;
   for (size_t i = 0; i < last_.size(); ++i) {
-    loss += last_[i].loss / static_cast<double>(last_.size());
+    loss += i + counted >= last_.size() ? last_[i].loss / static_cast<double>(counted) : 0;
     samples += i > 0 ? last_[i].samples : 0;
   }
   view_.loss = loss;

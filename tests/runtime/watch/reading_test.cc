@@ -198,6 +198,17 @@ TEST_CASE("watch: a folder without a run, one that starts, one that runs, and ho
   CHECK_THAT(error_of<RunError>([&] { demand_done(late.look()); }), Contains("rank 1 has died"));
 }
 
+TEST_CASE("watch: loss and speed are those of the last 50 minibatches") {
+  const TemporaryFolder folder;
+  begin_run(folder.path());
+  for (int64_t k = 0; k < 60; ++k)
+    append(folder / "metrics.jsonl", line_of(k, k < 10 ? 1000 : static_cast<double>(k)));
+  RunReader reader(folder.path());
+  const RunView& view = reader.look();
+  CHECK(view.loss == Approx((10 + 59) / 2.0));
+  CHECK(view.samples_per_second == Approx(16));
+}
+
 TEST_CASE("watch: what a plan predicts is shown of the runs that it predicts") {
   for (const auto& [sync, accumulation, shown] :
        {std::tuple("all-reduce", 1, 0.25), {"all-reduce", 2, 0.0}, {"partial-reduce", 1, 0.0}}) {
