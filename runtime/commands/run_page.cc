@@ -178,6 +178,11 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
   TextTable table(columns);
   std::vector<Bar> bars;
   for (const TimeUse& use : time_use(timeline)) {
+    if (use.fill_drain_seconds >= timeline.total_seconds) {
+      page->paragraph("Of rank " + std::to_string(use.rank) +
+                      " no action is in the trace: its process ended before it could write them.");
+      continue;
+    }
     double share = 1;
     for (const RankSummary& rank : run.summary.ranks)
       if (rank.rank == use.rank && rank.times && !run.summary.counts_several_plans())
@@ -443,8 +448,10 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   if (!run.summary.sync) {  // else a replica's versions are its own
     const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
     const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches * settings.gradient_accumulation);
-    page->figure(draw_versions(plan.schedule, shape, {0, std::min<int64_t>(rounds, 64)}),
-                 "Which version of its weights each minibatch reads, counted in updates");
+    page->figure(
+        draw_versions(plan.schedule, shape,
+                      {0, std::clamp<int64_t>(run.summary.minibatches, 1, std::min<int64_t>(rounds, 64))}),
+        "Which version of its weights each minibatch reads, counted in updates");
   }
   if (!links.ways.empty()) {
     page->heading("With other links");
@@ -475,7 +482,10 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
   Page page(std::to_string(runs.size()) + " runs side by side");
   const auto fastest =
       std::max_element(runs.begin(), runs.end(), [](const FinishedRun& a, const FinishedRun& b) {
-        return a.summary.samples_per_second < b.summary.samples_per_second;
+        const auto rank = [](const FinishedRun& run) {
+          return std::pair(run.summary.status == "done", run.summary.samples_per_second);
+        };
+        return rank(a) < rank(b);
       });
   page.lead(fastest->name + " (" + fastest->plan.strategy + " " + fastest->plan.shape_text() +
             ") is the fastest with " + std::to_string(std::llround(fastest->summary.samples_per_second)) +

@@ -179,6 +179,7 @@ TEST_CASE("launch: one rank is killed, the launcher names it, exits 5 and leaves
   for (const std::string& told :
        {read_file(page), runtime(folder, {"report", (folder / "run").string()}).output})
     CHECK_THAT(told, Catch::Contains("The run failed: ") && Catch::Contains("rank 1"));
+  CHECK_THAT(read_file(page), Catch::Contains("Of rank 1 no action is in the trace"));
 }
 
 TEST_CASE("launch: Ctrl-C ends all ranks cleanly with 130, SIGTERM with 143, the run folder is whole") {
