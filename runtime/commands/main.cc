@@ -272,10 +272,12 @@ void run_launch(const std::vector<std::string>& arguments) {
       launch_watched(job, settings, options["json"].as<bool>());
     else
       launch(job, settings);
-  } catch (const Error&) {
+  } catch (const Error& failed) {
     try {
-      // Else it is an earlier run's, or none.
-      if (reports && time_of_summary(run.output) != earlier) report();
+      if (reports && time_of_summary(run.output) != earlier)
+        report();
+      else if (reports && failed.code() == ExitCode::kPeerLost)  // what is there is an earlier run's
+        std::cerr << "warning: --report: no page, for the run ended without a summary: rank 0 writes it\n";
     } catch (const Error& error) {
       std::cerr << "warning: --report: " << error.what() << "\n";
     }
