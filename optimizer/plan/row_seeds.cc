@@ -452,8 +452,7 @@ std::vector<Chain> row_seeds(const Problem& problem) {
   for (size_t l = 0; l + 1 < problem.inputs.levels.size(); ++l) {
     group *= problem.inputs.levels[l].count;
     for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
-    const int64_t groups = problem.devices / group;
-    for (asked.copies = groups; asked.copies > 1; asked.copies /= 2)
+    for (asked.copies = problem.devices / group; asked.copies > 1; asked.copies /= 2)
       for (asked.careful = 1; asked.careful <= 2; asked.careful *= 2) add(asked);
     // What comes last may be heavy with parameters: in groups of its own.
     RowProblem tailed = asked;

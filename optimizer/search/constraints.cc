@@ -59,8 +59,7 @@ class StageOptions {
 
 class Search {
  public:
-  Search(const Problem& q, const StagePlaces& places, StageOptions* options)
-      : q_(q), places_(places), options_(*options) {}
+  Search(const Problem& q, const StagePlaces& places) : q_(q), places_(places), options_(q) {}
 
   std::optional<Solution> within(double period) {
     const States& states = *q_.states;
@@ -140,7 +139,7 @@ class Search {
 
   const Problem& q_;
   const StagePlaces& places_;
-  StageOptions& options_;
+  StageOptions options_;
 };
 
 /// Work shared out evenly over all devices: no plan is faster.
@@ -218,8 +217,7 @@ std::optional<Solution> search_with_constraints(const Problem& problem, const St
   PW_CHECK(!problem.inputs.placed(), "on one level of equal devices");
   const StagePlaces places(*problem.states, constraints, pinned, problem.least_stages);
   if (!places.possible()) return std::nullopt;
-  StageOptions options(problem);
-  Search search(problem, places, &options);
+  Search search(problem, places);
   return least_period(&search, shared_out(problem));
 }
 

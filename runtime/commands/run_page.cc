@@ -178,9 +178,10 @@ void add_time_use(Page* page, const FinishedRun& run, const Simulation& timeline
   TextTable table(columns);
   std::vector<Bar> bars;
   for (const TimeUse& use : time_use(timeline)) {
-    if (use.fill_drain_seconds >= timeline.total_seconds) {
+    // A rank of a run that was done may have had no minibatch.
+    if (run.summary.status == "failed" && use.fill_drain_seconds >= timeline.total_seconds) {
       page->paragraph("Of rank " + std::to_string(use.rank) +
-                      " no action is in the trace: its process ended before it could write them.");
+                      " no action is in the trace: a process that is killed writes none.");
       continue;
     }
     double share = 1;

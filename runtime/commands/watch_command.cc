@@ -8,6 +8,8 @@
 
 #include "graph/command_line.h"
 #include "graph/error.h"
+#include "graph/file_watch.h"
+#include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/control/signals.h"
 #include "runtime/watch/run_watch.h"
@@ -21,6 +23,7 @@ namespace {
 // A mistyped path is nothing to wait for.
 void demand_place_of_run(const std::filesystem::path& folder) {
   const std::string remedy = "give the --output of a pipewright-runtime train or launch";
+  const FileWatch watch(folder);
   std::error_code ignored;
   if (std::filesystem::is_directory(folder, ignored)) return;
   if (std::filesystem::exists(folder, ignored))
@@ -63,7 +66,7 @@ void run_watch_command(const std::vector<std::string>& arguments) {
     const bool waits = run.phase == RunView::Phase::kAbsent;
     if (waits && !told)
       std::cerr << "waits for a run to begin in " << folder
-                << (std::filesystem::exists(folder) ? "" : ", which is not there yet") << "\n"
+                << (file_exists(folder) ? "" : ", which is not there yet") << "\n"
                 << std::flush;
     told = told || waits;
     if (waits && std::chrono::duration<double>(Clock::now() - begin).count() > patience)
