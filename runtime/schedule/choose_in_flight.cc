@@ -41,8 +41,13 @@ class Search {
  public:
   /// `brief`: spans are those that comparing plans has the time for.
   Search(const std::string& schedule, const PipelineShape& shape, const std::vector<StageTimes>& times,
-         const SimulationOptions& options, bool brief)
-      : schedule_(schedule), shape_(shape), times_(times), options_(options), most_(shape.in_flight) {
+         const SimulationOptions& options, bool brief, int64_t most_simulated)
+      : schedule_(schedule),
+        shape_(shape),
+        times_(times),
+        options_(options),
+        most_simulated_(most_simulated),
+        most_(shape.in_flight) {
     const double bottleneck = bottleneck_seconds(shape, times, options.blocking_transfers);
     for (int64_t stage = 0; stage < shape.stages(); ++stage) {
       turns_.emplace_back(shape, stage);
@@ -94,9 +99,10 @@ class Search {
     for (auto stage = turns_.size(); stage-- > static_cast<size_t>(shape_.frozen_stages);) {
       seconds = choose(depths, stage, hopeless);
       if (seconds > hopeless) return usable(depths);
+      if (is_over()) break;
     }
     depths = usable(depths);
-    if (lowered) lower(depths);
+    if (lowered && !is_over()) lower(depths);
     seconds = this->seconds(depths);
     return depths;
   }
@@ -137,7 +143,9 @@ class Search {
   }
 
   /// Minibatches times stages so far.
-  int64_t simulated() const { return simulated_ + endless_.visited() / kVisitsForEvents; }
+  int64_t simulated() const { return simulated_ + endless_.simulated(); }
+
+  bool is_over() const { return simulated() >= most_simulated_; }
 
   /// The same in the long run.
   double far_seconds(const Depths& depths) {
@@ -221,13 +229,12 @@ class Search {
 
   static constexpr int64_t kLongestPeriod = 256;
   static constexpr int64_t kBriefPeriod = 32;
-  // How much quicker simulations without a network are, and passes of exact cycle times, than events.
-  static constexpr int64_t kSweepsForEvents = 4;
-  static constexpr int64_t kVisitsForEvents = 64;
+  static constexpr int64_t kSweepsForEvents = 4;  // as much quicker are simulations without a network
   std::string schedule_;
   PipelineShape shape_;
   std::vector<StageTimes> times_;
   SimulationOptions options_;
+  const int64_t most_simulated_;
   Depths most_;
   std::vector<StageTurns> turns_;
   Depths most_ahead_;  // minibatches that a stage may run ahead of the last
@@ -251,7 +258,7 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
   // With update intervals depth may slow a pipeline down: what holds with stash says nothing there.
   const bool brief = aim->most_seconds < std::numeric_limits<double>::infinity();
   const bool compares = brief && shape.weights == WeightRule::kStash;
-  Search search(schedule, shape, times, options, brief);
+  Search search(schedule, shape, times, options, brief, aim->most_simulated);
   Depths depths = shape.in_flight;
   if (compares) aim->seconds = search.roomy_seconds(kHopeless * aim->most_seconds);
   if (compares && aim->seconds > kHopeless * aim->most_seconds) {
@@ -266,6 +273,7 @@ Depths search(const std::string& schedule, const PipelineShape& shape, const std
     depths = search.run(longer, aim->seconds, !(begin && brief), hopeless);
     if (brief && aim->seconds > (compares ? 1 : kHopeless) * aim->most_seconds) break;
     if (facts_of(shape.weights).drains()) break;  // nothing is buffered over an update
+    if (search.is_over()) break;
     const double enough = enough_seconds(aim->seconds, search.target()) * (1 + 1e-9);
     aim->seconds = search.far_seconds(depths);
     if (aim->seconds <= enough) break;
@@ -360,6 +368,7 @@ std::vector<int64_t> choose_in_flight(const std::string& schedule, const Pipelin
   DepthAim unshared;
   unshared.most_seconds = aim->most_seconds;  // what is too slow with its links to itself is so on a network
   unshared.known = aim->known;
+  unshared.most_simulated = aim->most_simulated;
   const Depths depths = known_or_searched(schedule, bounded, times, alone, &unshared);
   aim->simulated += unshared.simulated;
   return deepened(schedule, bounded, times, options, depths, aim);

@@ -262,7 +262,10 @@ double settled_minibatch_seconds(const std::string& schedule, const PipelineShap
   const bool plain =
       options.send_queue == 0 && !options.blocking_transfers && options.disturbances == nullptr;
   if (plain && schedule_facts(schedule).kind == ScheduleKind::k1F1B) {
-    if (const std::optional<double> endless = endless_minibatch_seconds(shape, times)) return *endless;
+    EndlessPace pace;
+    const std::optional<double> endless = pace.minibatch_seconds(shape, times);
+    if (simulated != nullptr) *simulated += pace.simulated();
+    if (endless) return *endless;
   }
   const double floor =
       schedule_named(schedule).trains() ? bottleneck_seconds(shape, times, options.blocking_transfers) : 0;

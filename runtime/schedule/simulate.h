@@ -193,6 +193,8 @@ struct DepthAim {
   /// More is of no use: spans are short, and the search ends where it is unlikely to come down to that (with
   /// weights stash; with others where it ended far above), with what it has by then.
   double most_seconds = std::numeric_limits<double>::infinity();
+  /// Once so much has been simulated the search ends, with depths that may be larger than they need be.
+  int64_t most_simulated = std::numeric_limits<int64_t>::max();
   double seconds = 0;     ///< then: settled_minibatch_seconds() of the depths returned, or nearly if more
   int64_t simulated = 0;  ///< then grows as that of settled_minibatch_seconds()
   KnownDepths* known = nullptr;  ///< borrowed; with a network, what is looked up and kept
