@@ -224,13 +224,18 @@ void CostInputs::forget_devices() {
   classes.clear();
   paces.clear();
   memories.clear();
+  slow_links.clear();
 }
 
 bool CostInputs::same_kind(int64_t a, int64_t b) const {
   const auto same = [&](const auto& values) {
     return values.empty() || values[static_cast<size_t>(a)] == values[static_cast<size_t>(b)];
   };
-  return same(speeds) && same(classes) && same(memories);
+  const auto ends = [&](const SlowLink& link) {
+    return a == link.from || a == link.to || b == link.from || b == link.to;
+  };
+  return a == b || (same(speeds) && same(classes) && same(memories) &&
+                    std::none_of(slow_links.begin(), slow_links.end(), ends));
 }
 
 double compute_seconds_on(const StageLoad& load, const CostInputs& inputs, int64_t device) {

@@ -153,14 +153,15 @@ struct CostInputs {
   /// By device, where speeds are: no node takes less there than its least seconds divided by this.
   std::vector<double> paces;
   std::vector<int64_t> memories;
-  SlowLinks slow_links = {};  ///< prices have them
+  SlowLinks slow_links =
+      {};  ///< prices and floors have them; with levels, even if it is one of equal devices
 
   /// Each device has a link of its own to all others.
   bool own_links() const { return levels.empty() || (levels.size() == 1 && !levels[0].shared); }
   /// As on one level of equal devices, of level 0's bandwidth.
   void forget_devices();
   bool placed() const { return !levels.empty() || devices_differ(); }
-  bool devices_differ() const { return !speeds.empty() || !memories.empty(); }
+  bool devices_differ() const { return !speeds.empty() || !memories.empty() || !slow_links.empty(); }
   /// Whether no price tells the two devices apart, but for where they are.
   bool same_kind(int64_t a, int64_t b) const;
 };

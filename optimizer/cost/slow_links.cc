@@ -5,6 +5,7 @@
 #include <set>
 
 #include "optimizer/cost/cost_model.h"
+#include "optimizer/cost/stage_times.h"
 
 namespace pipewright {
 namespace {
@@ -62,6 +63,13 @@ std::vector<StageTimes> slowed(std::vector<StageTimes> times, const std::vector<
     own.reduce_seconds *= on_links.slowest_sum(stages[s].ranks);
   }
   return times;
+}
+
+std::vector<StageTimes> slowed_messages(const std::vector<Stage>& stages, const std::vector<StageLoad>& loads,
+                                        const CostInputs& inputs) {
+  std::vector<StageTimes> times(loads.size());
+  for (size_t s = 0; s < loads.size(); ++s) add_messages(loads[s], inputs, &times[s]);
+  return slowed(std::move(times), stages, loads, inputs.slow_links);
 }
 
 double message_period_seconds(const StageTimes& times, int64_t replicas) {

@@ -10,6 +10,7 @@
 
 namespace pipewright {
 
+struct CostInputs;
 struct StageLoad;
 
 /// The link in one direction between two ranks: everything on it takes `slowdown` times as long as the
@@ -26,6 +27,10 @@ using SlowLinks = std::vector<SlowLink>;
 /// takes, on average over whom it sends to; a sum over replicas on a slow link takes that much longer.
 std::vector<StageTimes> slowed(std::vector<StageTimes> times, const std::vector<Stage>& stages,
                                const std::vector<StageLoad>& loads, const SlowLinks& links);
+
+/// Of the stages' times with the inputs' slow links their messages alone.
+std::vector<StageTimes> slowed_messages(const std::vector<Stage>& stages, const std::vector<StageLoad>& loads,
+                                        const CostInputs& inputs);
 
 /// Of one minibatch of the stage: no sender passes minibatches on faster than its messages.
 double message_period_seconds(const StageTimes& times, int64_t replicas);

@@ -122,11 +122,15 @@ StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs
   times.reduce_seconds = all_reduce_seconds(priced_exchange_bytes(load, replicas, inputs), replicas, inputs);
   times.step_seconds = step_seconds(load, inputs) + further_step_seconds(load, replicas, inputs);
   times.tied_seconds = tied_seconds(load, inputs);
-  if (!load.last && !load.out_stays)
-    times.send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
-  if (!load.first && !load.after_frozen && !load.in_stays)
-    times.send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
+  add_messages(load, inputs, &times);
   return times;
+}
+
+void add_messages(const StageLoad& load, const CostInputs& inputs, StageTimes* times) {
+  if (!load.last && !load.out_stays)
+    times->send_activation_seconds = message_seconds(static_cast<double>(load.out_bytes), inputs);
+  if (!load.first && !load.after_frozen && !load.in_stays)
+    times->send_gradient_seconds = message_seconds(static_cast<double>(load.in_bytes), inputs);
 }
 
 void add_message_ends(const StageLoad& load, int in_level, int out_level, const CostInputs& inputs,

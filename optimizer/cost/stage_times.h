@@ -43,6 +43,8 @@ double all_reduce_seconds(double bytes, int64_t replicas, const CostInputs& inpu
 
 /// What the runtime will spend.
 StageTimes stage_times(const StageLoad& load, int64_t replicas, const CostInputs& inputs);
+/// Of these the messages alone, on links of level 0.
+void add_messages(const StageLoad& load, const CostInputs& inputs, StageTimes* times);
 /// Threads of a rank that make its input, where so many ranks of the plan are on its host: on a host those
 /// that compute; beside a device as many as a run starts (graph/data_workers.h), of which no more than its
 /// share of the cores helps; one where nothing says how many cores there are.

@@ -226,7 +226,7 @@ States states_of(const Dataflow& flow, std::vector<NodeSet> cuts) {
   return result;
 }
 
-States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most) {
+std::optional<States> all_states(const Dataflow& flow, bool memory_limited, int64_t most) {
   PW_CHECK(flow.size() > 0, "a valid profile has nodes");
   const Growth growth(flow, memory_limited);
   // A chain has one cut more than nodes, and needs no lists.
@@ -237,11 +237,15 @@ States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most)
     }
     return true;
   };
-  const bool exact = !cuts.empty() && (static_cast<int64_t>(cuts.size()) <= most || chained());
-  if (!exact) cuts = cuts_of_one_order(flow, growth);
-  States result = states_of(flow, std::move(cuts));
-  result.exact = exact;
-  return result;
+  if (cuts.empty() || (static_cast<int64_t>(cuts.size()) > most && !chained())) return std::nullopt;
+  return states_of(flow, std::move(cuts));
+}
+
+States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most) {
+  if (std::optional<States> all = all_states(flow, memory_limited, most)) return *std::move(all);
+  States some = states_of(flow, cuts_of_one_order(flow, Growth(flow, memory_limited)));
+  some.exact = false;
+  return some;
 }
 
 int64_t longest_chain(const States& states) {

@@ -96,9 +96,10 @@ struct States {
   }
 };
 
-/// All cuts that do not separate tied parameters, if they are at most `most` or those of a chain; otherwise
-/// those along one order, made depth first with small cuts. Cuts that late and early nodes (free_nodes.h)
-/// make pointless are left out. Deterministic.
+/// All cuts that do not separate tied parameters, if they are at most `most` or those of a chain. Cuts that
+/// late and early nodes (free_nodes.h) make pointless are left out. Deterministic.
+std::optional<States> all_states(const Dataflow& flow, bool memory_limited, int64_t most);
+/// The same, or else cuts along one order, made depth first with small cuts.
 States enumerate_states(const Dataflow& flow, bool memory_limited, int64_t most = 4096);
 
 /// The given cuts (down-sets, in any order), less those that separate tied parameters, and both ends.

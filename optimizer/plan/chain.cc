@@ -1,8 +1,10 @@
 #include "optimizer/plan/chain.h"
 
 #include <algorithm>
+#include <boost/container_hash/hash.hpp>
 #include <utility>
 
+#include "graph/limits.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/run_rules.h"
@@ -64,19 +66,37 @@ bool Chain::allowed_by(const Problem& q) const {
 
 ChainFacts::ChainFacts(const Problem& problem, const PlanRequest& request) : q_(problem), request_(request) {}
 
-std::vector<StageLoad> ChainFacts::loads(const Chain& chain) const {
+size_t ChainFacts::HashOfKey::operator()(const Key& key) const {
+  return boost::hash_range(key.begin(), key.end());
+}
+
+std::vector<StageLoad> ChainFacts::loads(const Chain& chain) {
   std::vector<StageLoad> loads;
   std::vector<int64_t> replicas;
+  loads.reserve(chain.stages.size());
+  replicas.reserve(chain.stages.size());
   for (const FoundStage& stage : chain.stages) {
-    StageLoad load = launched_between(*q_.states, stage.from, stage.to);
-    if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
-    load.recompute = stage.recompute;
-    if (stage.recompute && stage.kept_to >= 0) keep_to(*q_.states, stage.from, stage.kept_to, &load);
-    loads.push_back(std::move(load));
+    const auto [known, added] = loads_.try_emplace({stage.from, stage.to, recomputed(stage)});
+    if (added) {
+      StageLoad& load = known->second = launched_between(*q_.states, stage.from, stage.to);
+      if (q_.memory_bytes > 0) load.workspace = workspace_between(*q_.states, stage.from, stage.to);
+      load.recompute = stage.recompute;
+      if (stage.recompute && stage.kept_to >= 0) keep_to(*q_.states, stage.from, stage.kept_to, &load);
+    }
+    loads.push_back(known->second);
     replicas.push_back(stage.replicas);
   }
   set_later_devices(replicas, &loads);
   return loads;
+}
+
+int64_t ChainFacts::depth_that_fits(const FoundStage& stage, const StageLoad& load, int64_t most) {
+  const int64_t limit = memory_limit_bytes(q_.inputs, q_.memory_bytes, stage.ranks);
+  if (limit == 0) return most;
+  const auto [known, added] = depths_.try_emplace(
+      {stage.from, stage.to, recomputed(stage), stage.replicas, load.later_devices, limit});
+  if (added) known->second = in_flight_that_fits(load, stage.replicas, kMostInFlight, limit, q_.inputs);
+  return std::min(known->second, most);
 }
 
 int64_t ChainFacts::replicas_part(int64_t replicas) const { return (q_.interval + replicas - 1) / replicas; }

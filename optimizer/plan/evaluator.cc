@@ -22,6 +22,13 @@ constexpr double kLongerPaces[] = {1.3, 2};  // than the fastest pace
 // Where all the depth there is room for takes so much more than is of use, no depths are of use.
 constexpr double kHopeless = 1.05;
 
+std::vector<FloorStage> floor_stages(const Chain& chain) {
+  std::vector<FloorStage> stages;
+  stages.reserve(chain.stages.size());
+  for (const FoundStage& stage : chain.stages) stages.push_back({stage.replicas, stage.ranks, stage.shares});
+  return stages;
+}
+
 }  // namespace
 
 Evaluator::Evaluator(const Problem& problem, const PlanRequest& request)
@@ -52,15 +59,11 @@ double Evaluator::trip_seconds(const FloorStage& stage, const StageLoad& load) c
   return waits * floor_.least_compute_seconds(load, stage);
 }
 
-int64_t Evaluator::memory_of(const FoundStage& stage) const {
-  return memory_limit_bytes(q_.inputs, q_.memory_bytes, stage.ranks);
-}
-
 int64_t Evaluator::needed_depth(const FoundStage& stage) const {
   return q_.whole_interval ? facts_.replicas_part(stage.replicas) : 1;
 }
 
-std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const {
+std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) {
   Chain keeping = chain;
   for (FoundStage& stage : keeping.stages) {
     stage.recompute = false;
@@ -68,29 +71,29 @@ std::vector<Evaluator::StageRoom> Evaluator::rooms_of(const Chain& chain) const 
     stage.shares.clear();
   }
   const std::vector<StageLoad> loads = facts_.loads(keeping);
-  const NetworkPace pace = pace_of(keeping, loads);
+  const std::vector<double> between = floor_.pace(loads, floor_stages(keeping)).between_seconds;
   std::vector<StageRoom> rooms;
+  rooms.reserve(loads.size());
   for (size_t s = 0; s < loads.size(); ++s) {
-    const FoundStage& stage = keeping.stages[s];
+    FoundStage& stage = keeping.stages[s];
     StageRoom room;
-    room.between = s + 1 < loads.size() ? pace.between_seconds[s] : 0;
+    room.between = s + 1 < loads.size() ? between[s] : 0;
     room.frozen = loads[s].frozen;
     room.needed = needed_depth(stage);
     for (const bool again : {false, true}) {
       StageLoad load = loads[s];
-      load.recompute = again;
+      load.recompute = stage.recompute = again;
       room.trip[again] = trip_seconds({stage.replicas, stage.ranks, stage.shares}, load);
       room.busy[again] = busy_seconds(stage, load);
-      room.most[again] =
-          in_flight_that_fits(load, stage.replicas, kMostInFlight, memory_of(stage), q_.inputs);
+      room.most[again] = facts_.depth_that_fits(stage, load, kMostInFlight);
       if (again) room.load = std::move(load);
     }
-    rooms.push_back(room);
+    rooms.push_back(std::move(room));
   }
   return rooms;
 }
 
-int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) const {
+int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) {
   // Mostly what is kept grows from one to the next.
   int kept = -1;
   const FirstNodes &from = first_nodes_[stage.from], &to = first_nodes_[stage.to];
@@ -103,8 +106,11 @@ int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom
       continue;
     }
     StageLoad load = room.load;
-    keep_to(*q_.states, stage.from, prefixes_[nodes], &load);
-    if (in_flight_that_fits(load, stage.replicas, depth, memory_of(stage), q_.inputs) >= depth) {
+    FoundStage keeping = stage;
+    keeping.recompute = true;
+    keeping.kept_to = prefixes_[nodes];
+    keep_to(*q_.states, stage.from, keeping.kept_to, &load);
+    if (facts_.depth_that_fits(keeping, load, depth) >= depth) {
       kept = prefixes_[nodes];
       low = nodes + 1;
     } else {
@@ -115,7 +121,7 @@ int Evaluator::kept_with(int64_t depth, const FoundStage& stage, const StageRoom
 }
 
 bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, bool keeps,
-                            Chain* chain) const {
+                            Chain* chain) {
   double behind = 0;
   int64_t ahead = 0;  // so far as the stages behind run, all before them have to
   for (size_t s = rooms.size(); s-- > 0;) {
@@ -158,7 +164,7 @@ bool Evaluator::runs_within(double seconds, bool abreast, const std::vector<Stag
   return true;
 }
 
-std::vector<Chain> Evaluator::recomputing(Chain chain) const {
+std::vector<Chain> Evaluator::recomputing(Chain chain) {
   for (FoundStage& stage : chain.stages) {
     stage.recompute = q_.recompute == Recompute::kAlways;
     stage.kept_to = -1;
@@ -197,14 +203,13 @@ std::vector<Chain> Evaluator::recomputing(Chain chain) const {
   return ways;
 }
 
-NetworkPace Evaluator::floor(Chain* chain) const {
+NetworkPace Evaluator::floor(Chain* chain) {
   std::vector<StageLoad> loads = facts_.loads(*chain);
   if (q_.memory_bytes > 0) {
     for (size_t s = 0; s < loads.size(); ++s) {
       const FoundStage& stage = chain->stages[s];
       const int64_t least = needed_depth(stage);
-      if (in_flight_that_fits(loads[s], stage.replicas, least, memory_of(stage), q_.inputs) < least)
-        return {kInfeasible, kInfeasible};
+      if (facts_.depth_that_fits(stage, loads[s], least) < least) return {kInfeasible, kInfeasible};
     }
   }
   for (size_t s = 0; s < loads.size() && q_.inputs.devices_differ(); ++s) {
@@ -230,25 +235,32 @@ NetworkPace Evaluator::floor(Chain* chain) const {
   return pace;
 }
 
-std::pair<size_t, double> Evaluator::busiest(const Chain& chain) const {
+Evaluator::Busiest Evaluator::busiest(const Chain& chain) {
   std::vector<StageLoad> loads = facts_.loads(chain);
   std::vector<StagePeriod> periods;
+  std::vector<Stage> stages;
+  for (const FoundStage& found : chain.stages) {
+    Stage& stage = stages.emplace_back();
+    stage.ranks = found.ranks;
+    stage.shares = found.shares;
+  }
   if (q_.inputs.placed()) {
-    std::vector<Stage> stages;
-    for (const FoundStage& found : chain.stages) {
-      Stage stage;
-      stage.ranks = found.ranks;
-      stage.shares = found.shares;
-      stages.push_back(std::move(stage));
-    }
     periods = price_placed(loads, stages, q_.inputs).stages;
   } else {
     for (size_t s = 0; s < loads.size(); ++s)
       periods.push_back(stage_period(loads[s], chain.stages[s].replicas, q_.inputs));
   }
-  std::pair<size_t, double> most(0, 0);
+  Busiest most{{0}};
   for (size_t s = 0; s < periods.size(); ++s)
-    if (periods[s].total_seconds() > most.second) most = {s, periods[s].total_seconds()};
+    if (periods[s].total_seconds() > most.seconds) most = {{s}, periods[s].total_seconds()};
+  if (q_.inputs.slow_links.empty()) return most;
+  const std::vector<StageTimes> messages = slowed_messages(stages, loads, q_.inputs);
+  for (size_t s = 0; s < messages.size(); ++s) {
+    const double seconds = message_period_seconds(messages[s], chain.stages[s].replicas);
+    if (seconds <= most.seconds) continue;
+    const bool forward = messages[s].send_activation_seconds >= messages[s].send_gradient_seconds;
+    most = {{s, forward ? s + 1 : s - 1}, seconds};
+  }
   return most;
 }
 
@@ -265,20 +277,14 @@ double Evaluator::busy_seconds(const FoundStage& stage, const StageLoad& load) c
   return 1 / rate + step_seconds(load, q_.inputs) / update;
 }
 
-NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>& loads) const {
-  std::vector<FloorStage> stages;
-  std::vector<int64_t> memories;
-  for (const FoundStage& stage : chain.stages) {
-    stages.push_back({stage.replicas, stage.ranks, stage.shares});
-    memories.push_back(memory_of(stage));
-  }
-  NetworkPace pace = floor_.pace(loads, stages);
-  if (q_.memory_bytes > 0 || bounds_crossing_) wait_for_room(stages, memories, loads, &pace);
+NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>& loads) {
+  NetworkPace pace = floor_.pace(loads, floor_stages(chain));
+  if (q_.memory_bytes > 0 || bounds_crossing_) wait_for_room(chain, loads, &pace);
   return pace;
 }
 
-void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::vector<int64_t>& memories,
-                              const std::vector<StageLoad>& loads, NetworkPace* pace) const {
+void Evaluator::wait_for_room(const Chain& chain, const std::vector<StageLoad>& loads, NetworkPace* pace) {
+  const std::vector<FloorStage> stages = floor_stages(chain);
   // A stage runs no further ahead than those before it (usable_in_flight()).
   std::vector<int64_t> most;
   int64_t ahead = kMostInFlight * kMostInFlight;  // of none: before the first stage there is no other
@@ -294,7 +300,7 @@ void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::
     int64_t deepest = coupled_ ? room(ahead) : kMostInFlight;
     if (bounds_crossing_)  // as choose_depths() has it
       deepest = std::min(deepest, room(minibatches_of_update(turn, loads[s].later_devices, q_.inputs)));
-    most.push_back(in_flight_that_fits(loads[s], stages[s].replicas, deepest, memories[s], q_.inputs));
+    most.push_back(facts_.depth_that_fits(chain.stages[s], loads[s], deepest));
     if (!loads[s].frozen) ahead = (most.back() - 1) * turn / largest;
   }
   const double busy = pace->floor_seconds;
@@ -303,10 +309,14 @@ void Evaluator::wait_for_room(const std::vector<FloorStage>& stages, const std::
     trip += trip_seconds(stages[s], loads[s]) + (s + 1 < loads.size() ? pace->between_seconds[s] : 0);
     if (most[s] < 1) continue;
     const auto replicas = static_cast<double>(stages[s].replicas), fits = static_cast<double>(most[s]);
-    const double together = trip / replicas;
-    pace->floor_seconds = std::max(pace->floor_seconds, together / fits);
-    const double behind = q_.inputs.minibatches_per_update > 0 ? 0 : (replicas - 1) / replicas * busy;
-    pace->likely_seconds = std::max(pace->likely_seconds, (together + behind) / fits);
+    pace->floor_seconds = std::max(pace->floor_seconds, trip / replicas / fits);
+    // The busiest replica has its part of a turn in flight, and waits for the others' where all update.
+    const std::vector<int64_t>& shares = stages[s].shares;
+    const double largest =
+        shares.empty() ? 1 : static_cast<double>(*std::max_element(shares.begin(), shares.end()));
+    const double part = largest / static_cast<double>(stages[s].round());
+    const double behind = q_.inputs.minibatches_per_update > 0 ? 0 : largest * (1 - part) * busy;
+    pace->likely_seconds = std::max(pace->likely_seconds, (trip * part + behind) / fits);
   }
   pace->likely_seconds = std::max(pace->likely_seconds, pace->floor_seconds);
 }
@@ -317,7 +327,7 @@ std::optional<ChainPrice> Evaluator::with_all_depth(const Chain& chain, const Pl
   std::vector<int64_t> most, usual = pipedream_in_flight(shape.replicas);
   for (size_t s = 0; s < cost.loads.size(); ++s) {
     const int64_t part = StageTurns(shape, static_cast<int64_t>(s)).most_of_one_replica(shape.microbatches);
-    const int64_t memory = memory_of(chain.stages[s]);
+    const int64_t memory = memory_limit_bytes(q_.inputs, q_.memory_bytes, chain.stages[s].ranks);
     most.push_back(in_flight_that_fits(cost.loads[s], shape.replicas[s], part, memory, cost.inputs));
     if (most.back() < 1) return std::nullopt;
     usual[s] = std::min(usual[s], most[s]);
@@ -334,7 +344,8 @@ std::optional<ChainPrice> Evaluator::with_all_depth(const Chain& chain, const Pl
   return price;
 }
 
-std::optional<ChainPrice> Evaluator::price(const Chain& chain, double floor, double limit) {
+std::optional<ChainPrice> Evaluator::price(const Chain& chain, double floor, double limit,
+                                           int64_t most_spent) {
   std::vector<StageLoad> loads = facts_.loads(chain);
   Plan plan = facts_.plan(chain, &loads);
   PlanCost cost(plan, std::move(loads), q_.inputs);
@@ -342,6 +353,7 @@ std::optional<ChainPrice> Evaluator::price(const Chain& chain, double floor, dou
   aim.floor_seconds = floor;
   aim.most_seconds = limit;
   aim.known = &known_depths_;
+  aim.most_simulated = most_spent;
   const bool searched = schedule_facts(request_.schedule).depth == DepthChoice::kSearched;
   if (drains_ && searched) {
     const std::optional<ChainPrice> roomy = with_all_depth(chain, plan, cost, kHopeless * limit);

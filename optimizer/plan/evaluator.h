@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -28,15 +29,20 @@ class Evaluator {
 
   /// The chain with stages that recompute so that it runs as fast as it can by Little's law, and so that it
   /// would at longer paces, where fewer do. None if some stage does not fit its memory.
-  std::vector<Chain> recomputing(Chain chain) const;
+  std::vector<Chain> recomputing(Chain chain);
   /// With stages that recompute as they say. Sets their shares. What no run of the chain is faster than, and
   /// what is likely; infinite if it does not fit its memory.
-  NetworkPace floor(Chain* chain) const;
-  /// The stage that is busiest by the formula, and how long for a minibatch.
-  std::pair<size_t, double> busiest(const Chain& chain) const;
+  NetworkPace floor(Chain* chain);
+  /// The stage that is busiest by the formula, or two between which a slow link is busier.
+  struct Busiest {
+    std::vector<size_t> stages;
+    double seconds = 0;  ///< of a minibatch
+  };
+  Busiest busiest(const Chain& chain);
   /// With depths chosen, simulated. Nothing if it does not fit. What takes more than `limit` is priced as it
-  /// is, not with the best depths.
-  std::optional<ChainPrice> price(const Chain& chain, double floor_seconds, double limit);
+  /// is, not with the best depths, and so is what would have `most_spent` simulated.
+  std::optional<ChainPrice> price(const Chain& chain, double floor_seconds, double limit,
+                                  int64_t most_spent = std::numeric_limits<int64_t>::max());
 
   /// Minibatches times stages simulated so far: what the time spent grows with.
   int64_t spent() const { return spent_; }
@@ -52,25 +58,23 @@ class Evaluator {
     bool frozen = false;
     StageLoad load;  ///< recomputing
   };
-  std::vector<StageRoom> rooms_of(const Chain& chain) const;
+  std::vector<StageRoom> rooms_of(const Chain& chain);
   /// Sets which stages recompute: those that must for the pace. False if it is too short. Updates of a stage
   /// wait for the last of its replicas, which begin one after the other, or all at once (`abreast`).
   /// `keeps`: a stage that recomputes keeps as much of what it computes as leaves room for the usual depth,
   /// where it has room for that at all: on links that others use the least one is mostly too little.
   bool runs_within(double seconds, bool abreast, const std::vector<StageRoom>& rooms, bool keeps,
-                   Chain* chain) const;
+                   Chain* chain);
   /// How far a stage that recomputes can keep what it computes with so many in flight; -1: not at all.
-  int kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room) const;
-  int64_t memory_of(const FoundStage& stage) const;
+  int kept_with(int64_t depth, const FoundStage& stage, const StageRoom& room);
   /// In flight, that a stage must have room for.
   int64_t needed_depth(const FoundStage& stage) const;
   double trip_seconds(const FloorStage& stage, const StageLoad& load) const;
   double busy_seconds(const FoundStage& stage, const StageLoad& load) const;
   /// Of a chain whose loads recompute as they say, and which has room for a minibatch.
-  NetworkPace pace_of(const Chain& chain, const std::vector<StageLoad>& loads) const;
+  NetworkPace pace_of(const Chain& chain, const std::vector<StageLoad>& loads);
   /// Little's law the other way round: with no room for more in flight, so long at least.
-  void wait_for_room(const std::vector<FloorStage>& stages, const std::vector<int64_t>& memories,
-                     const std::vector<StageLoad>& loads, NetworkPace* pace) const;
+  void wait_for_room(const Chain& chain, const std::vector<StageLoad>& loads, NetworkPace* pace);
   /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
   /// the two, or some number above `limit`. The best depths are hardly faster.
   std::optional<ChainPrice> with_all_depth(const Chain& chain, const Plan& plan, const PlanCost& cost,
@@ -78,7 +82,7 @@ class Evaluator {
 
   const Problem& q_;
   const PlanRequest& request_;
-  const ChainFacts facts_;
+  ChainFacts facts_;
   const Floor floor_;
   const bool drains_;
   const bool coupled_;  // no stage runs further ahead than those before it (usable_in_flight())

@@ -132,14 +132,15 @@ FrozenPlan plan_frozen(const Profile& measured, const Topology& topology, const 
   solution.now_seconds = solution.next_seconds = solution.plan.predicted->minibatch_seconds;
   std::optional<Plan> next = Search(frozen, topology, in_force, global_batch).best();
   if (!next || kEquallyFast * next->predicted->minibatch_seconds > solution.now_seconds) return solution;
+  const CostInputs inputs = requested_cost_inputs(frozen, topology, request);
   if (next->world_size == in_force.world_size)
-    next = renamed_for_fewest_moves(in_force, std::move(*next), frozen, topology, request.optimizer_slots);
+    next = renamed_for_fewest_moves(in_force, std::move(*next), frozen, inputs);
   solution.changes = true;
   solution.next_seconds = next->predicted->minibatch_seconds;
   solution.update_growth =
       static_cast<double>(update_of(*next)) / static_cast<double>(std::max<int64_t>(1, update_of(in_force)));
-  solution.move_seconds = move_seconds(profiled_moves(frozen, request.optimizer_slots, in_force, *next),
-                                       requested_cost_inputs(frozen, topology, request));
+  solution.move_seconds =
+      move_seconds(profiled_moves(frozen, request.optimizer_slots, in_force, *next), inputs);
   solution.plan = std::move(*next);
   return solution;
 }

@@ -276,7 +276,7 @@ class Moves {
 };
 
 /// A device of one stage swapped for one of another: of another kind, or in another group.
-std::vector<Ranks> swapped(const Ranks& ranks, const CostInputs& inputs) {
+std::vector<Ranks> swapped(const Ranks& ranks, const CostInputs& inputs, const std::vector<int64_t>& kinds) {
   std::vector<Ranks> found;
   std::vector<int64_t> groups;  // devices of each
   int64_t group = 1;
@@ -286,9 +286,7 @@ std::vector<Ranks> swapped(const Ranks& ranks, const CostInputs& inputs) {
   const auto place_of = [&](int64_t rank) {
     std::vector<int64_t> place;
     for (const int64_t size : groups) place.push_back(rank / size);
-    int64_t kind = 0;
-    while (!inputs.same_kind(kind, rank)) ++kind;
-    place.push_back(kind);
+    place.push_back(kinds[static_cast<size_t>(rank)]);
     return place;
   };
   for (size_t a = 0; a < ranks.size(); ++a) {
@@ -309,12 +307,13 @@ std::vector<Ranks> swapped(const Ranks& ranks, const CostInputs& inputs) {
 }
 
 /// A device of one stage, one of each kind that it has, goes to another stage.
-std::vector<Ranks> handed_over(const Ranks& ranks, const CostInputs& inputs) {
+std::vector<Ranks> handed_over(const Ranks& ranks, const std::vector<int64_t>& kinds) {
   std::vector<Ranks> found;
   for (size_t a = 0; a < ranks.size(); ++a) {
     if (ranks[a].size() < 2) continue;
     for (size_t p = 0; p < ranks[a].size(); ++p) {
-      const auto alike = [&](int64_t rank) { return inputs.same_kind(rank, ranks[a][p]); };
+      const auto kind = [&](int64_t rank) { return kinds[static_cast<size_t>(rank)]; };
+      const auto alike = [&](int64_t rank) { return kind(rank) == kind(ranks[a][p]); };
       if (std::any_of(ranks[a].begin(), ranks[a].begin() + static_cast<std::ptrdiff_t>(p), alike)) continue;
       for (size_t b = 0; b < ranks.size(); ++b) {
         if (b == a) continue;
@@ -367,6 +366,16 @@ Ranks most_to_most(const Problem& q, const Chain& chain, bool memory) {
 
 }  // namespace
 
+std::vector<int64_t> kinds_of(const CostInputs& inputs, int64_t devices) {
+  std::vector<int64_t> kinds;
+  for (int64_t device = 0; device < devices; ++device) {
+    int64_t kind = 0;
+    while (!inputs.same_kind(kind, device)) ++kind;
+    kinds.push_back(kind);
+  }
+  return kinds;
+}
+
 double least_seconds(const Problem& q, const Shape& shape) {
   const double fastest =
       q.inputs.paces.empty() ? 1 : *std::max_element(q.inputs.paces.begin(), q.inputs.paces.end());
@@ -385,7 +394,7 @@ std::vector<Chain> chains_of(const Problem& q, const Shape& shape) {
   std::vector<Chain> all;
   const std::vector<TopologyLevel>& levels = q.inputs.levels;
   std::vector<Ranks> ways = layouts(shape.replicas, levels);
-  if (levels.size() < 2 && q.inputs.devices_differ()) {
+  if (levels.size() < 2 && !q.inputs.speeds.empty()) {
     // Also from the other end of the devices, and from the last stage.
     std::vector<int64_t> backwards(shape.replicas.rbegin(), shape.replicas.rend());
     Ranks other = layouts(backwards, levels).front();
@@ -420,8 +429,9 @@ std::vector<Chain> with_devices_moved(const Problem& q, const Chain& from) {
       if (chain.allowed_by(q)) found.push_back(std::move(chain));
     }
   };
-  add(swapped(from.ranks(), q.inputs));
-  add(handed_over(from.ranks(), q.inputs));
+  const std::vector<int64_t> kinds = kinds_of(q.inputs, q.devices);
+  add(swapped(from.ranks(), q.inputs, kinds));
+  add(handed_over(from.ranks(), kinds));
   return found;
 }
 

@@ -8,6 +8,9 @@
 
 namespace pipewright {
 
+/// By device the lowest one of its kind (CostInputs::same_kind()).
+std::vector<int64_t> kinds_of(const CostInputs& inputs, int64_t devices);
+
 /// Not more than any chain of the shape takes, wherever it stands: cheap to know, for leaving shapes out.
 double least_seconds(const Problem& problem, const Shape& shape);
 

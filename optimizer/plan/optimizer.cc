@@ -94,14 +94,12 @@ CostInputs requested_cost_inputs(const Profile& profile, const Topology& topolog
   CostInputs inputs = cost_inputs(profile, topology, request.optimizer_slots, request.class_profiles);
   if (request.ignore_crowd) inputs.crowd.reset();
   inputs.slow_links = request.slow_links;
+  if (!inputs.slow_links.empty() && inputs.levels.empty()) inputs.levels = inputs.exchange_levels;
   inputs.data_workers = request.data_workers;
   return inputs;
 }
 
-namespace {
-
-/// What the search is asked, but for the states and what depends on them.
-Problem problem_about(const Profile& profile, const Topology& topology, const PlanRequest& request) {
+Problem requested_problem(const Profile& profile, const Topology& topology, const PlanRequest& request) {
   Problem problem;
   problem.inputs = requested_cost_inputs(profile, topology, request);
   problem.devices = topology.device_count();
@@ -110,6 +108,8 @@ Problem problem_about(const Profile& profile, const Topology& topology, const Pl
   problem.recompute = row_named(recompute_choices(), "recompute", request.recompute).choice;
   return problem;
 }
+
+namespace {
 
 /// One problem on its way to its plan: what the searches are asked, what they find, and the plan that
 /// this becomes.
@@ -160,7 +160,7 @@ Planning::Planning(const Profile& profile, const Topology& topology, const PlanR
       topology_(topology),
       request_(with_run_rules(asked, topology.device_count())),
       strategy_(searched_strategy(asked.strategy).kind),
-      problem_(problem_about(profile, topology, request_)),
+      problem_(requested_problem(profile, topology, request_)),
       flow_(profile, request_.class_profiles, ties_of(request_)),
       states_(enumerate_states(flow_, problem_.memory_bytes > 0)) {
   problem_.states = &states_;
@@ -225,16 +225,16 @@ Plan Planning::plan_by_solving() {
   const double bound = unequal ? work_bound_seconds(problem_)
                                : bound_seconds(problem_, request_, wide_ ? &*wide_ : nullptr, first);
   if (bound >= request_.most_seconds) fail();
-  const std::optional<SolvedChain> solved = solve(problem_, request_, known, bound);
+  const SolvedChains solved = solve(problem_, request_, known, bound);
   std::optional<Plan> plan;
-  if (solved) plan = priced({solved->chain.stages}, solved->depths);
+  if (!solved.chains.empty()) plan = priced({solved.chains[0].chain.stages}, solved.chains[0].depths);
   if (!plan && request_.constraints.any() && request_.most_seconds == kNever)
     fail_constraints(problem_, request_, pinned_, ties_);
   if (!plan) fail();
   plan->predicted->lower_bound_seconds = std::min(seconds(*plan), bound);
   notes_.exact = states_.exact && first.exact;
   notes_.period_seconds = unequal || known.empty() ? bound : first.period_seconds;
-  notes_.capped = solved->capped;
+  notes_.capped = solved.capped;
   return *std::move(plan);
 }
 

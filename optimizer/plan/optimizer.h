@@ -41,8 +41,8 @@ struct PlanRequest {
   std::string recompute = "auto";     ///< of recompute_choices(), optimizer/cost/recompute.h
   ClassProfiles class_profiles = {};  ///< of the classes that the topology names
   bool ignore_crowd = false;          ///< whatever the profile has measured beside others (ProfiledCrowd)
-  SlowLinks slow_links = {};          ///< in prices; searches do not know them
-  int64_t data_workers = 0;           ///< Run::data_workers; in prices of plans for GPUs
+  SlowLinks slow_links = {};
+  int64_t data_workers = 0;  ///< Run::data_workers; in prices of plans for GPUs
 };
 
 /// cost_inputs() as the request asks.

@@ -5,10 +5,10 @@
 #include <boost/graph/successive_shortest_path_nonnegative_weights.hpp>
 #include <map>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "graph/error.h"
+#include "optimizer/plan/neighbours.h"
 #include "optimizer/plan/plan_sequence.h"
 
 namespace pipewright {
@@ -48,18 +48,11 @@ class NumberedNodes {
   std::vector<int64_t> bytes_;
 };
 
-using DeviceKey = std::tuple<double, int64_t, std::string>;
-
-/// Ranks with the same key may change places.
-DeviceKey device_key(const Topology& topology, int64_t rank) {
-  const TopologyDevice device =
-      topology.devices.empty() ? TopologyDevice{} : topology.devices[static_cast<size_t>(rank)];
-  return {device.relative_speed, device.memory_bytes, device.device_class};
-}
-
-std::map<DeviceKey, std::vector<int64_t>> alike(const Topology& topology, int64_t ranks) {
-  std::map<DeviceKey, std::vector<int64_t>> groups;
-  for (int64_t rank = 0; rank < ranks; ++rank) groups[device_key(topology, rank)].push_back(rank);
+/// Of so many ranks those that may change places.
+std::map<int64_t, std::vector<int64_t>> alike(const CostInputs& inputs, int64_t ranks) {
+  std::map<int64_t, std::vector<int64_t>> groups;
+  const std::vector<int64_t> kinds = kinds_of(inputs, ranks);
+  for (int64_t rank = 0; rank < ranks; ++rank) groups[kinds[static_cast<size_t>(rank)]].push_back(rank);
   return groups;
 }
 
@@ -102,18 +95,14 @@ std::vector<size_t> cheapest_assignment(const std::vector<std::vector<int64_t>>&
 
 }  // namespace
 
-bool may_change_places(const Topology& topology, int64_t a, int64_t b) {
-  return device_key(topology, a) == device_key(topology, b);
-}
-
 Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& profile,
-                              const Topology& topology, int64_t optimizer_slots) {
-  if (topology.levels.size() > 1) return plan;
+                              const CostInputs& inputs) {
+  if (inputs.levels.size() > 1) return plan;
   const int64_t ranks = std::max(in_force.world_size, plan.world_size);
-  const NumberedNodes nodes(state_bytes(profile, optimizer_slots));
+  const NumberedNodes nodes(state_bytes(profile, inputs.optimizer_slots));
   const auto has = nodes.by_rank(in_force, ranks), needs = nodes.by_rank(plan, ranks);
   std::vector<int64_t> name(static_cast<size_t>(ranks));
-  for (const auto& [kind, members] : alike(topology, plan.world_size)) {
+  for (const auto& [kind, members] : alike(inputs, plan.world_size)) {
     std::vector<std::vector<int64_t>> costs;  // bytes that the rank lacks of what the place needs
     for (const int64_t place : members) {
       costs.emplace_back();

@@ -7,19 +7,14 @@
 
 #include "graph/plan.h"
 #include "graph/profile.h"
-#include "graph/topology.h"
+#include "optimizer/cost/cost_model.h"
 
 namespace pipewright {
 
-/// Whether no plan tells the devices of two ranks apart: as fast, as large, of one class. For one level of
-/// links.
-bool may_change_places(const Topology& topology, int64_t a, int64_t b);
-
-/// Ranks of `plan` that stand on devices which no plan tells apart (as fast, as large, of one class, on one
-/// level of links) change places so that the fewest bytes move from `in_force`: weights, buffers and
-/// optimizer_slots tensors of each weight. It takes as long as before. On several levels of links nothing is
-/// renamed.
+/// Ranks of `plan` that stand on devices which no plan tells apart (CostInputs::same_kind(), on one level of
+/// links) change places so that the fewest bytes move from `in_force`: weights, buffers and optimizer tensors
+/// of each weight. It takes as long as before. On several levels of links nothing is renamed.
 Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& profile,
-                              const Topology& topology, int64_t optimizer_slots);
+                              const CostInputs& inputs);
 
 }  // namespace pipewright

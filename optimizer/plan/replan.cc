@@ -1,47 +1,37 @@
 #include "optimizer/plan/replan.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "graph/document.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/evaluator.h"
+#include "optimizer/plan/found_plan.h"
+#include "optimizer/plan/known_plans.h"
+#include "optimizer/plan/lower_bound.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/plan_sequence.h"
-#include "optimizer/plan/quick_plans.h"
 #include "optimizer/plan/renamed_ranks.h"
 #include "optimizer/plan/run_rules.h"
-#include "runtime/schedule/plan_shape.h"
+#include "optimizer/plan/solve.h"
 
 namespace pipewright {
 namespace {
 
-// Ranks that differ by less are equally slow.
-constexpr double kEqual = 1.1;
-
-// Steps (counted_work.h) of make_plan() for a node and a pair of ranks, for ranks that differ and for equal
-// ones: from measurements, rather too many.
-constexpr double kUnequalSearchSteps = 5000, kEqualSearchSteps = 3000;
-// Of make_plan() on devices that differ, with all of its effort; and the least of it.
-constexpr double kFullEffortSteps = 2.1 * CountedWork::kStepsPerSecond, kLeastEffort = 0.01;
-// Where links are slow: of the work that is left, for plans with links as they are, and for those as if all
-// were slow.
-constexpr double kOfPlansWithLinks = 0.27;
-// Where make_plan() is asked too, for quick plans.
-constexpr double kOfQuickPlans = 0.4;
-// Of all that is made once, for a node; for a pair of ranks, of renaming them and of clearing slow links.
-constexpr double kNodeSteps = 1000, kRenamingSteps = 100, kLinkSteps = 100;
-
-/// With half of the work that is left: what it begins with is not counted.
-Plan plan_with_half_the_work(const Profile& profile, const Topology& topology, PlanRequest request,
-                             CountedWork* work) {
-  request.effort = std::clamp(work->left() / 2 / kFullEffortSteps, kLeastEffort, 1.0);
-  work->spend(request.effort * kFullEffortSteps);
-  return make_plan(profile, topology, request);
-}
+constexpr double kEqual = 1.1;     // ranks that differ by less are equally slow
+constexpr int64_t kFewCuts = 512;  // with more than that, those along one order of the nodes
+// Plans that are as fast, of which the one that moves least is taken, and of those that may be the likeliest,
+// which are priced while less than so many minibatches of stages are simulated.
+constexpr size_t kMostAlike = 8, kMayBeAlike = 24;
+constexpr int64_t kMostAlikeSimulated = 5000;
+// Steps (counted_work.h) of all that is made once, for a node.
+constexpr double kNodeSteps = 1000;
 
 bool equally_slow(const Slowdowns& slowdowns) {
   const auto [least, most] = std::minmax_element(slowdowns.ranks.begin(), slowdowns.ranks.end());
@@ -57,164 +47,95 @@ bool same_stages(const Plan& a, const Plan& b) {
                     });
 }
 
-/// Several orders of devices often lead to one plan, which is then priced, swapped and deepened once.
-void drop_repeated(std::vector<Plan>* plans) {
-  std::vector<Plan> once;
-  for (Plan& plan : *plans)
-    if (std::none_of(once.begin(), once.end(), [&](const Plan& other) { return same_stages(plan, other); }))
-      once.push_back(std::move(plan));
-  *plans = std::move(once);
-}
-
-/// What make_plan() in all orders takes, roughly.
-double search_steps(const Profile& profile, const Topology& topology, const SlowLinks& links) {
-  const auto ranks = static_cast<double>(topology.device_count());
-  const double steps = topology.devices.empty() ? kEqualSearchSteps : kUnequalSearchSteps;
-  return (links.empty() ? 1 : 2) * steps * static_cast<double>(profile.nodes.size()) * ranks * ranks;
-}
-
-/// As if all links were as slow as the slowest: for thinner cuts, fewer stages.
-Topology with_all_links_slow(Topology topology, const SlowLinks& links) {
-  double slowest = 1;
-  for (const SlowLink& link : links) slowest = std::max(slowest, link.slowdown);
-  for (TopologyLevel& level : topology.levels) {
-    level.bandwidth_bytes_per_second /= slowest;
-    level.latency_seconds *= slowest;
-  }
-  return topology;
-}
-
-PlanRequest with_links(PlanRequest request, const SlowLinks& links) {
-  request.slow_links = links;
-  return request;
-}
-
 struct PricedPlan {
   Plan plan;
   double seconds = 0;
 };
 
-/// Plans to choose from, the one in force first.
-class Choice {
- public:
-  Choice(const Profile& profile, const Topology& topology, const PlanRequest& request, const Plan& in_force,
-         const SlowLinks& links, const std::vector<Plan>& known, CountedWork* work)
-      : profile_(profile),
-        topology_(topology),
-        request_(request),
-        slowed_(with_links(request, links)),
-        in_force_(in_force),
-        links_(links),
-        known_(known),
-        work_(work),
-        searched_(!quickly_planned(request) || work->has(search_steps(profile, topology, links))) {}
-
-  std::vector<PricedPlan> plans() {
-    std::vector<Plan> plans = planned(topology_);
-    if (!links_.empty()) {
-      for (Plan& plan : planned(with_all_links_slow(topology_, links_))) {
-        plan.predicted.reset();
-        plans.push_back(std::move(plan));
-      }
-    }
-    for (Plan& plan : plans) {
-      if (!spend(kRenamingSteps * square(topology_.device_count()))) break;
-      plan =
-          renamed_for_fewest_moves(in_force_, std::move(plan), profile_, topology_, request_.optimizer_slots);
-    }
-    plans.insert(plans.begin(), known_.begin(), known_.end());
-    plans.insert(plans.begin(), in_force_);
-    drop_repeated(&plans);
-    if (!links_.empty()) {
-      for (size_t i = 0, count = plans.size(); i < count; ++i)
-        if (i == 0 || spend(kLinkSteps * square(topology_.device_count())))
-          plans.push_back(clear_of_slow_links(plans[i], profile_, topology_, slowed_));
-      drop_repeated(&plans);
-    }
-    for (size_t i = 0; i < plans.size(); ++i)
-      if (i == 0 || links_.empty() || spend(steps_of(plans[i]))) add(std::move(plans[i]));
-    // make_plan() has chosen depths for links as they are.
-    if (!links_.empty() || !searched_) deepen();
-    return std::move(priced_);
-  }
-
- private:
-  static double square(int64_t number) { return static_cast<double>(number) * static_cast<double>(number); }
-
-  /// Whether there is work left for so many steps. A search is over when it is over.
-  bool spend(double steps) {
-    if (!searched_ && !work_->has(steps)) return false;
-    work_->spend(steps);
-    return true;
-  }
-
-  std::vector<Plan> planned(const Topology& topology) {
-    try {
-      return found(topology);
-    } catch (const InfeasibleError&) {
-      return {};  // the one in force goes on
+/// The cuts of the plan in force, and between them those along the profile's order.
+States states_along(const Plan& in_force, const Dataflow& flow) {
+  std::unordered_map<std::string, size_t> number;
+  for (size_t v = 0; v < flow.profile.nodes.size(); ++v) number[flow.profile.nodes[v].name] = v;
+  std::vector<NodeSet> cuts;
+  NodeSet done(flow.profile.nodes.size());
+  for (const Stage& stage : in_force.stages) {
+    for (const std::string& node : stage.nodes) {
+      done.set(number.at(node));
+      cuts.push_back(done);
     }
   }
+  return states_of(flow, std::move(cuts));
+}
 
-  std::vector<Plan> found(const Topology& topology) {
-    if (searched_) {
-      if (topology.devices.empty() || !quickly_planned(request_))
-        return {make_plan(profile_, topology, request_)};
-      std::vector<Plan> plans = found_quickly(topology, kOfQuickPlans, /*priced=*/true);
-      plans.push_back(plan_with_half_the_work(profile_, topology, request_, work_));
-      return plans;
-    }
-    // Slow links leave something to do after that. What they take is priced later; where ranks differ too
-    // there is no work to simulate plans twice.
-    return found_quickly(topology, links_.empty() ? 1 : kOfPlansWithLinks,
-                         links_.empty() || topology.devices.empty());
+int64_t moved_bytes(const std::vector<PlanMove>& moves) {
+  int64_t bytes = 0;
+  for (const PlanMove& move : moves) bytes += move.bytes;
+  return bytes;
+}
+
+/// What solve() finds from the first of `known`, which is in force, and the others: the fastest, and some
+/// that are as fast.
+std::vector<PricedPlan> solved(const Profile& profile, const Problem& devices, const PlanRequest& request,
+                               const std::vector<Plan>& known) {
+  const Plan& in_force = known.front();
+  const Dataflow flow(profile, request.class_profiles, ties_of(request));
+  std::optional<States> all = all_states(flow, devices.memory_bytes > 0, kFewCuts);
+  const States states = all ? *std::move(all) : states_along(in_force, flow);
+  Problem problem = devices;
+  problem.states = &states;
+  const SolvedChains solved =
+      solve(problem, request, solutions_of(known, problem, profile), work_bound_seconds(problem));
+  if (solved.chains.empty()) return {};
+  const auto plan_with = [&](const Chain& chain, const std::vector<int64_t>& depths) {
+    Plan plan = plan_of({chain.stages}, states, profile);
+    plan.strategy = request.strategy;
+    run_by(rules_of(request), &plan);
+    for (size_t s = 0; s < depths.size(); ++s) plan.stages[s].in_flight = depths[s];
+    return renamed_for_fewest_moves(in_force, std::move(plan), profile, problem.inputs);
+  };
+  const auto moved = [&](const Plan& plan) {
+    return moved_bytes(profiled_moves(profile, request.optimizer_slots, in_force, plan));
+  };
+  std::vector<PricedPlan> plans;
+  const double most = kEquallyFast * solved.chains.front().seconds;
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const SolvedChain& each : solved.chains) {
+    if (each.seconds > most || plans.size() == kMostAlike) break;
+    plans.push_back({plan_with(each.chain, each.depths), each.seconds});
+    least = std::min(least, moved(plans.back().plan));
   }
-
-  /// With a part of the work that is left.
-  std::vector<Plan> found_quickly(const Topology& topology, double part, bool priced) {
-    const double given = part * std::max(0.0, work_->left());
-    CountedWork work(given / CountedWork::kStepsPerSecond);
-    std::vector<Plan> plans = quick_plans(profile_, topology, request_, in_force_, &work, priced);
-    work_->spend(given - work.left());
-    return plans;
+  std::multimap<int64_t, const Chain*> moving_less;
+  for (size_t i = 0; i < std::min(kMayBeAlike, solved.alike.size()); ++i) {
+    const int64_t bytes = moved(plan_with(solved.alike[i], {}));
+    if (bytes < least) moving_less.emplace(bytes, &solved.alike[i]);
   }
-
-  void add(Plan plan) {
-    const double seconds = links_.empty() && plan.predicted
-                               ? plan.predicted->minibatch_seconds
-                               : price_seconds(plan, cost_of_plan(plan, profile_, topology_, slowed_));
-    priced_.push_back({std::move(plan), seconds});
+  Evaluator evaluator(problem, request);
+  for (const auto& [bytes, chain] : moving_less) {
+    if (evaluator.spent() >= kMostAlikeSimulated) break;
+    const std::optional<ChainPrice> priced = evaluator.price(*chain, 0, most, kMostAlikeSimulated);
+    if (!priced || priced->seconds > most) continue;
+    plans.push_back({plan_with(*chain, priced->depths), priced->seconds});
+    break;
   }
+  return plans;
+}
 
-  /// To price it.
-  double steps_of(const Plan& plan) const {
-    return kPlanSumSteps * static_cast<double>(profile_.nodes.size()) + simulation_steps(shape_of(plan));
+/// The first of `known` is in force.
+std::vector<PricedPlan> plans_anew(const Profile& profile, const Topology& topology,
+                                   const PlanRequest& request, const std::vector<Plan>& known) {
+  const PlanRequest full = with_run_rules(request, topology.device_count());
+  Problem problem = requested_problem(profile, topology, full);
+  search_by_rules(full, &problem);
+  if (runs_overlapping(problem, full)) return solved(profile, problem, full, known);
+  try {
+    Plan plan = renamed_for_fewest_moves(known.front(), make_plan(profile, topology, request), profile,
+                                         problem.inputs);
+    const double seconds = plan.predicted->minibatch_seconds;
+    return {{std::move(plan), seconds}};
+  } catch (const InfeasibleError&) {
+    return {};  // the one in force goes on
   }
-
-  /// The fastest, while there is work for it.
-  void deepen() {
-    std::vector<PricedPlan> by_time = priced_;
-    std::stable_sort(by_time.begin(), by_time.end(),
-                     [](const PricedPlan& a, const PricedPlan& b) { return a.seconds < b.seconds; });
-    for (const PricedPlan& each : by_time) {
-      if (links_.empty() && same_stages(each.plan, in_force_)) continue;  // it is as deep as is wanted
-      if (!spend((1 + kMostDeeper) * steps_of(each.plan))) break;
-      Plan deep = deepened_plan(each.plan, profile_, topology_, slowed_);
-      if (!same_stages(deep, each.plan)) add(std::move(deep));
-    }
-  }
-
-  const Profile& profile_;
-  const Topology& topology_;
-  const PlanRequest& request_;  // for plans with the links as the topology has them
-  const PlanRequest slowed_;    // for prices
-  const Plan& in_force_;
-  const SlowLinks& links_;
-  const std::vector<Plan>& known_;
-  CountedWork* work_;
-  const bool searched_;  // with make_plan()
-  std::vector<PricedPlan> priced_;
-};
+}
 
 void slow_down(ProfiledNode* node, double times) {
   node->forward_seconds *= times;
@@ -252,47 +173,53 @@ ClassProfiles slow_down(Topology* topology, const Slowdowns& slowdowns, const Pr
 Replanned best_next(const Profile& profile, const Topology& topology, ClassProfiles classes,
                     const Plan& in_force, const SlowLinks& links, const std::vector<Plan>& known,
                     double budget_seconds, int64_t most_minibatches_per_update) {
-  Replanned again;
-  CountedWork work(budget_seconds);
-  work.spend(kNodeSteps * static_cast<double>(profile.nodes.size()));
-  PlanRequest request = request_like(in_force);
-  request.use_all_devices = true;  // a rank without a stage would have to be the last
-  request.class_profiles = std::move(classes);
-  request.most_minibatches_per_update = most_minibatches_per_update;
+  PlanRequest quiet_links = request_like(in_force);
+  quiet_links.use_all_devices = true;  // a rank without a stage would have to be the last
+  quiet_links.class_profiles = std::move(classes);
+  quiet_links.most_minibatches_per_update = most_minibatches_per_update;
+  PlanRequest request = quiet_links;
+  request.slow_links = links;
 
-  Plan stays = in_force;
-  stays.predicted = evaluate_plan(in_force, profile, topology, request);
-  std::vector<Plan> others;
-  for (Plan plan : known) {
-    if (plan.schedule != in_force.schedule || plan.weights != in_force.weights ||
-        plan.world_size != in_force.world_size || same_stages(plan, in_force))
-      continue;
-    plan.predicted = evaluate_plan(plan, profile, topology, request);
-    others.push_back(std::move(plan));
-  }
-  work.spend(schedule_check_steps(in_force.world_size));
-  std::vector<PricedPlan> plans = Choice(profile, topology, request, stays, links, others, &work).plans();
+  std::vector<Plan> there = {in_force};
+  for (const Plan& plan : known)
+    if (plan.schedule == in_force.schedule && plan.weights == in_force.weights &&
+        plan.world_size == in_force.world_size && !same_stages(plan, in_force))
+      there.push_back(plan);
+  std::vector<PricedPlan> plans;
+  for (const Plan& plan : there)
+    plans.push_back({plan, evaluate_plan(plan, profile, topology, request).minibatch_seconds});
+  Replanned again;
+  again.links = links;
   again.now_seconds = plans.front().seconds;
-  double fastest = again.now_seconds;
-  for (const PricedPlan& plan : plans) fastest = std::min(fastest, plan.seconds);
+  const auto fastest = [&] {
+    return std::min_element(plans.begin(), plans.end(),
+                            [](const PricedPlan& a, const PricedPlan& b) { return a.seconds < b.seconds; })
+        ->seconds;
+  };
+  const double steps =
+      budget_seconds * CountedWork::kStepsPerSecond - kNodeSteps * static_cast<double>(profile.nodes.size());
+  if (steps > 0) {
+    request.effort = std::min(1.0, steps / kFullEffortSteps);
+    request.most_seconds = kEquallyFast * fastest();
+    for (PricedPlan& plan : plans_anew(profile, topology, request, there)) plans.push_back(std::move(plan));
+  }
+  const double least = fastest();
   std::optional<std::pair<int64_t, double>> best;  // bytes, seconds
   for (auto& [plan, seconds] : plans) {
-    if (seconds > kEquallyFast * fastest) continue;
+    if (seconds > kEquallyFast * least) continue;
     const auto moves = profiled_moves(profile, request.optimizer_slots, in_force, plan);
-    int64_t bytes = 0;
-    for (const PlanMove& move : moves) bytes += move.bytes;
+    const int64_t bytes = moved_bytes(moves);
     if (best && *best <= std::pair(bytes, seconds)) continue;
     best = {bytes, seconds};
-    again.move_seconds = move_seconds(moves, requested_cost_inputs(profile, topology, request));
+    again.move_seconds = move_seconds(moves, requested_cost_inputs(profile, topology, quiet_links));
     again.next_seconds = seconds;
     again.plan = std::move(plan);
   }
-  if (!again.plan.predicted) again.plan.predicted = evaluate_plan(again.plan, profile, topology, request);
+  again.plan.predicted = evaluate_plan(again.plan, profile, topology, quiet_links);
   if (!same_stages(again.plan, in_force)) {
     again.plan.profile_digest = measured_digest(profile);
     again.plan.topology_digest = document_digest(topology);
   }
-  again.links = links;
   return again;
 }
 
@@ -329,6 +256,19 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
   again.slowdowns = slowdowns;
   again.links = links;
   return again;
+}
+
+int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, int64_t to) {
+  const std::vector<StageLoad> loads = loads_of_plan(plan, Dataflow(profile, {}));
+  const auto has = [&](size_t stage, int64_t rank) {
+    const std::vector<int64_t>& ranks = plan.stages[stage].ranks;
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  };
+  for (size_t s = 0; s + 1 < plan.stages.size(); ++s) {
+    if (has(s, from) && has(s + 1, to)) return loads[s].out_bytes;
+    if (has(s + 1, from) && has(s, to)) return loads[s + 1].in_bytes;
+  }
+  return 0;
 }
 
 }  // namespace pipewright

@@ -6,8 +6,9 @@
 #include "graph/plan.h"
 #include "graph/profile.h"
 #include "graph/topology.h"
-#include "optimizer/plan/slow_links.h"
+#include "optimizer/cost/slow_links.h"
 #include "optimizer/plan/slowdowns.h"
+#include "optimizer/plan/solve.h"
 
 namespace pipewright {
 
@@ -21,9 +22,6 @@ struct Replanned {
   double move_seconds = 0;  ///< to bring it about: of the busiest rank
 };
 
-/// Plans whose times differ by less are equally fast: a profile does not know better.
-constexpr double kEquallyFast = 1.005;
-
 /// What planning again may take by default: seconds of one core.
 constexpr double kReplanSeconds = 0.1;
 
@@ -32,8 +30,8 @@ constexpr double kReplanSeconds = 0.1;
 /// fewest bytes from `in_force`, which is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology`
 /// has a device for each rank.
 ///
-/// What quick_plans() finds is looked at, and, where that takes no longer than `budget_seconds`, what
-/// make_plan() does; for schedules that quick_plans() does not know make_plan() alone, whatever it takes. The
+/// They are those that solve() (solve.h) finds with the plan in force and `known` to begin with, in no more
+/// than `budget_seconds`; for schedules that it does not know that of make_plan(), whatever it takes. The
 /// budget is in work that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
 ///
 /// `known`: further plans to choose from, of the same schedule and weight rule and on all devices; the one
@@ -41,11 +39,6 @@ constexpr double kReplanSeconds = 0.1;
 ///
 /// `most_minibatches_per_update`: as in PlanRequest; `in_force` and `known` keep it. Where no other plan
 /// does, the one in force stays.
-///
-/// Where links are slow, all plans are priced with them (slow_links.h). Further ones then are looked at:
-/// those that are found as if all links were as slow, those in which ranks have changed places to stay clear
-/// of slow links, and deeper ones of the fastest. Not a search of all plans: with links that differ, none is
-/// known that is exact.
 Replanned plan_again(const Profile& profile, const Topology& topology, const Plan& in_force,
                      const Slowdowns& slowdowns, const SlowLinks& links = {},
                      const std::vector<Plan>& known = {}, double budget_seconds = kReplanSeconds,
@@ -60,5 +53,9 @@ Replanned plan_as_if_nodes_were_slow(const Profile& profile, const Topology& top
                                      const std::vector<Plan>& known = {},
                                      double budget_seconds = kReplanSeconds,
                                      int64_t most_minibatches_per_update = 0);
+
+/// What one message of a minibatch from rank to rank carries under the plan: activations to the next stage,
+/// or gradients to the one before; 0 of ranks that exchange neither. PlanError as evaluate_plan().
+int64_t message_bytes(const Plan& plan, const Profile& profile, int64_t from, int64_t to);
 
 }  // namespace pipewright

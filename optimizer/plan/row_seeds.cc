@@ -18,10 +18,10 @@ namespace pipewright {
 namespace {
 
 constexpr int kSomeCuts = 112, kCutsOfDevice = 4;  // the more of the two
-constexpr double kNear = 2e-2, kNearer = 5e-3;     // of the period; where moves alone follow
+constexpr double kNear = 2e-2;                     // of the period: moves follow
 constexpr double kRowRounding = 1e-9;              // of sums in another order
 constexpr double kLonger[] = {1.1, 1.25, 1.5, 2, 3};
-constexpr double kRowPairSteps = 3, kRowReplicaSteps = 5, kSumSteps = 150;  // counted_work.h
+constexpr double kRowPairSteps = 4, kRowReplicaSteps = 7, kSumSteps = 200;  // counted_work.h
 
 /// What a stage takes and holds wherever it stands, worked out once.
 struct StageSums {
@@ -35,18 +35,18 @@ struct StageSums {
 class AllStages {
  public:
   explicit AllStages(const Problem& q) : q_(q), sums_(size() * size()) {}
-  const StageSums& between(int i, int j, CountedWork* counted) {
+  const StageSums& between(int i, int j, CountedWork* work) {
     std::unique_ptr<StageSums>& sums = sums_[static_cast<size_t>(i) * size() + static_cast<size_t>(j)];
     if (sums) return *sums;
-    if (counted != nullptr) counted->spend(kSumSteps);
+    work->spend(kSumSteps);
     sums = std::make_unique<StageSums>();
     sums->load = load_between(*q_.states, i, j);
     sums->load.workspace = workspace_between(*q_.states, i, j);
     sums->step_seconds = step_seconds(sums->load, q_.inputs);
     sums->sum_bytes = exchanged_bytes(sums->load, q_.inputs);
     sums->work_behind = least_between(*q_.states, i, q_.states->last());
-    const double work = sums->load.compute_seconds();
-    sums->once_again = work > 0 ? sums->load.forward_seconds / work : 0;
+    const double seconds = sums->load.compute_seconds();
+    sums->once_again = seconds > 0 ? sums->load.forward_seconds / seconds : 0;
     return *sums;
   }
 
@@ -68,34 +68,37 @@ class Row {
         costs_(q.inputs),
         row_(row),
         paced_(paced),
-        work_(work),
+        work_(*work),
         order_(row.order),
         head_(size() - row.tail),
         sums_((order_.size() + 1) * (order_.size() + 1), 0),
-        paces_{0} {
+        paces_{0},
+        alike_(order_.size()) {
     for (int64_t behind = 0; behind < size(); ++behind)
       paces_.push_back(paces_.back() + static_cast<double>(copies_of(behind)) * pace(at(behind)));
+    for (int64_t behind = size(); behind-- > 0;) {
+      const bool ends = behind + 1 == size() || !q.inputs.same_kind(at(behind), at(behind + 1));
+      alike_[static_cast<size_t>(behind)] = ends ? 1 : 1 + alike_[static_cast<size_t>(behind) + 1];
+    }
   }
 
   /// Of small periods, the smallest last found first tried; none if the memory holds none. What links and
   /// waiting make of a chain is not known here, so chains of longer periods, which ask less of them, are too.
   std::vector<Chain> chains() {
     std::vector<Chain> found;
-    const auto has_work = [&] { return work_ == nullptr || work_->has(); };
     const auto tried = [&](double period) {
-      if (!has_work()) return false;
+      if (!work_.has()) return false;
       std::optional<Chain> chain = within(period);
       if (chain) found.push_back(std::move(*chain));
       return chain.has_value();
     };
-    if (q_.memory_bytes > 0 && work_ == nullptr && !tried(kInfeasible)) return found;
+    if (q_.memory_bytes > 0 && !tried(kInfeasible)) return found;
     double low = states_.states.back().least_seconds / paces_.back(), high = kInfeasible;
-    for (double step = 0.02; high == kInfeasible && step < 1e6 && has_work(); step *= 2)
+    for (double step = 0.02; high == kInfeasible && step < 1e6 && work_.has(); step *= 2)
       (tried(low * (1 + step)) ? high : low) = low * (1 + step);
     if (high == kInfeasible) return found;
-    if (work_ == nullptr)
-      for (const double longer : kLonger) tried(longer * high);
-    while (high - low > (work_ == nullptr ? kNear : kNearer) * high && has_work()) {
+    for (const double longer : kLonger) tried(longer * high);
+    while (high - low > kNear * high && work_.has()) {
       const double middle = low + (high - low) / 2;
       (tried(middle) ? high : low) = middle;
     }
@@ -212,7 +215,7 @@ class Row {
   /// The suffix that begins with stage i..j, if it takes fewer devices than what is known, and no more than
   /// `most`.
   void try_stage(int64_t place, int i, int j, int64_t most) {
-    if (work_ != nullptr) work_->spend(kRowPairSteps);
+    work_.spend(kRowPairSteps);
     if (q_.least_stages > 1 && i == 0 && j == states_.last()) return;
     const int64_t after = this->way(places_.next(place), j).devices;
     const bool placed = place_stage(place, i, j, after, 0, most);
@@ -226,9 +229,8 @@ class Row {
     }
     if (placed) return;
     // On devices of another kind, where the next ones do not do.
-    int64_t skipped = 0;
-    while (after + skipped < size() && q_.inputs.same_kind(at(after + skipped), at(after))) ++skipped;
-    if (after + skipped < most) place_stage(place, i, j, after, skipped, most);
+    const int64_t alike = alike_[static_cast<size_t>(after)];
+    if (after + alike < most) place_stage(place, i, j, after, alike, most);
   }
 
   /// The device that comes after so many from the end.
@@ -245,7 +247,7 @@ class Row {
     if (most < least) return false;
     const double slowest = least_between(states_, i, j) / period_ * (1 - kRowRounding);
     if (pace_between(begin, begin + most) < slowest) return false;
-    const StageSums& stage = stages_.between(i, j, work_);
+    const StageSums& stage = stages_.between(i, j, &work_);
     const StageLoad& load = stage.load;
     const auto in = static_cast<double>(load.in_bytes), out = static_cast<double>(load.out_bytes);
     const double behind = j == states_.last() ? 0 : message_seconds(out, q_.inputs);
@@ -258,7 +260,7 @@ class Row {
         limit = tighter_limit(limit, q_.inputs.memories[static_cast<size_t>(device)]);
       if (!q_.inputs.classes.empty()) rate += 1 / compute_seconds_on(load, q_.inputs, device);
       if (m < least || pace_between(begin, begin + m) < slowest) continue;
-      if (work_ != nullptr) work_->spend(kRowReplicaSteps);
+      work_.spend(kRowReplicaSteps);
       const auto times = static_cast<double>(copies);
       if (q_.inputs.classes.empty()) rate = pace_between(begin, begin + m) / times / load.compute_seconds();
       double seconds = 1 / (times * rate);
@@ -306,28 +308,46 @@ class Row {
   const States& states_;
   const LevelCosts costs_;
   const RowProblem& row_;
-  const bool paced_;         // memory is kept for the least depths with which a plan has the period
-  CountedWork* const work_;  // may be null
+  const bool paced_;  // memory is kept for the least depths with which a plan has the period
+  CountedWork& work_;
   const std::vector<int64_t>& order_;
-  const int64_t head_;         // devices of a group before the tail
-  std::vector<double> sums_;   // by begin and replicas
-  std::vector<double> paces_;  // of so many from the end, together
+  const int64_t head_;          // devices of a group before the tail
+  std::vector<double> sums_;    // by begin and replicas
+  std::vector<double> paces_;   // of so many from the end, together
+  std::vector<int64_t> alike_;  // from the one after so many from the end on, of its kind
   double period_ = 0;
   std::vector<Way> ways_;  // by place and state
 };
 
-std::vector<std::vector<int64_t>> orders(const Problem& q) {
-  std::vector<int64_t> row(static_cast<size_t>(q.devices));
-  std::iota(row.begin(), row.end(), int64_t{0});
-  std::vector<std::vector<int64_t>> all = {row};
+/// All devices, those of the stages first, as these come upon them.
+std::vector<int64_t> order_of(const std::vector<FoundStage>& stages, int64_t devices) {
+  std::vector<int64_t> order;
+  std::vector<bool> met(static_cast<size_t>(devices));
+  const auto meet = [&](int64_t device) {
+    if (!met[static_cast<size_t>(device)]) order.push_back(device);
+    met[static_cast<size_t>(device)] = true;
+  };
+  for (const FoundStage& stage : stages)
+    for (const int64_t device : stage.ranks)
+      if (device < devices) meet(device);
+  for (int64_t device = 0; device < devices; ++device) meet(device);
+  return order;
+}
+
+std::vector<std::vector<int64_t>> orders(const Problem& q, const std::vector<Solution>& known) {
+  std::vector<std::vector<int64_t>> all;
   const auto add = [&](const std::vector<int64_t>& order) {
     if (std::find(all.begin(), all.end(), order) == all.end()) all.push_back(order);
   };
-  if (!q.inputs.devices_differ()) return all;
-  add({row.rbegin(), row.rend()});
-  if (q.inputs.levels.size() > 1) return all;
+  const bool differ = q.inputs.devices_differ(), one_level = q.inputs.levels.size() < 2;
+  if (differ && one_level)
+    for (const Solution& solution : known) add(order_of(solution.stages, q.devices));
+  add(order_of({}, q.devices));
+  if (!differ) return all;
+  for (size_t i = 0, count = all.size(); i < count; ++i) add({all[i].rbegin(), all[i].rend()});
+  if (!one_level || q.inputs.speeds.empty()) return all;
   for (const bool fastest_first : {true, false}) {
-    std::vector<int64_t> order = row;
+    std::vector<int64_t> order = all.front();
     std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
       const auto kind = [&](int64_t d) {
         return std::pair(q.inputs.paces[static_cast<size_t>(d)], q.inputs.memories[static_cast<size_t>(d)]);
@@ -422,46 +442,59 @@ std::vector<Chain> RowSearch::chains(const RowProblem& asked, CountedWork* work)
   return found_chains;
 }
 
-std::vector<Chain> row_seeds(const Problem& problem) {
+std::vector<Chain> row_seeds(const Problem& problem, const std::vector<Solution>& known, CountedWork* work) {
   RowSearch search(problem);
   std::vector<Chain> seeds;
   const auto add = [&](const RowProblem& asked) {
-    for (Chain& chain : search.chains(asked)) seeds.push_back(std::move(chain));
+    for (Chain& chain : search.chains(asked, work)) seeds.push_back(std::move(chain));
   };
-  for (const std::vector<int64_t>& order : orders(problem)) {
-    // Where devices stay idle they are the last ones.
-    for (int64_t devices = problem.devices; devices >= 1; devices /= 2) {
-      RowProblem asked;
-      for (const int64_t device : order)
-        if (device < devices) asked.order.push_back(device);
-      for (const double careful : {1.0, 2.0}) {
+  const std::vector<std::vector<int64_t>> all = orders(problem, known);
+  const auto along_rows = [&](int64_t devices, double careful) {
+    const auto along_all = [&](int64_t least_replicas, int64_t most_replicas) {
+      for (const std::vector<int64_t>& order : all) {
+        RowProblem asked;
+        for (const int64_t device : order)
+          if (device < devices) asked.order.push_back(device);
         asked.careful = careful;
-        asked.most_replicas = problem.devices;
-        for (asked.least_replicas = 1; asked.least_replicas <= devices; asked.least_replicas *= 2) add(asked);
-        asked.least_replicas = asked.most_replicas = 1;
+        asked.least_replicas = least_replicas;
+        asked.most_replicas = most_replicas;
         add(asked);
-        if (problem.inputs.levels.size() < 2) break;
       }
-      if (problem.all_devices) break;
+    };
+    along_all(1, 1);
+    for (int64_t least = 1; least <= devices; least *= 2) along_all(least, problem.devices);
+  };
+  const auto in_groups = [&](double careful) {
+    RowProblem asked;
+    asked.careful = careful;
+    asked.most_replicas = problem.devices;
+    int64_t group = 1;
+    for (size_t l = 0; l + 1 < problem.inputs.levels.size(); ++l) {
+      group *= problem.inputs.levels[l].count;
+      for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
+      for (asked.copies = problem.devices / group; asked.copies > 1; asked.copies /= 2) add(asked);
+      // What comes last may be heavy with parameters: in groups of its own.
+      RowProblem tailed = asked;
+      for (tailed.tail = group; 2 * tailed.tail < problem.devices; tailed.tail *= 2) {
+        tailed.copies = (problem.devices - tailed.tail) / group;
+        tailed.order.resize(static_cast<size_t>(group));
+        for (int64_t device = problem.devices - tailed.tail; device < problem.devices; ++device)
+          tailed.order.push_back(device);
+        add(tailed);
+      }
     }
+  };
+  const bool alike = !problem.inputs.devices_differ() && problem.places == nullptr;
+  for (const double careful : {1.0, 2.0}) {
+    along_rows(problem.devices, careful);
+    if (alike) in_groups(careful);
+    if (problem.inputs.levels.size() < 2) break;
   }
-  if (problem.inputs.devices_differ() || problem.places != nullptr) return seeds;
-  RowProblem asked;
-  asked.most_replicas = problem.devices;
-  int64_t group = 1;
-  for (size_t l = 0; l + 1 < problem.inputs.levels.size(); ++l) {
-    group *= problem.inputs.levels[l].count;
-    for (int64_t device = std::ssize(asked.order); device < group; ++device) asked.order.push_back(device);
-    for (asked.copies = problem.devices / group; asked.copies > 1; asked.copies /= 2)
-      for (asked.careful = 1; asked.careful <= 2; asked.careful *= 2) add(asked);
-    // What comes last may be heavy with parameters: in groups of its own.
-    RowProblem tailed = asked;
-    for (tailed.tail = group; 2 * tailed.tail < problem.devices; tailed.tail *= 2) {
-      tailed.copies = (problem.devices - tailed.tail) / group;
-      tailed.order.resize(static_cast<size_t>(group));
-      for (int64_t device = problem.devices - tailed.tail; device < problem.devices; ++device)
-        tailed.order.push_back(device);
-      for (tailed.careful = 1; tailed.careful <= 2; tailed.careful *= 2) add(tailed);
+  // Where devices stay idle they are the last ones.
+  for (int64_t devices = problem.devices / 2; !problem.all_devices && devices >= 1; devices /= 2) {
+    for (const double careful : {1.0, 2.0}) {
+      along_rows(devices, careful);
+      if (problem.inputs.levels.size() < 2) break;
     }
   }
   return seeds;

@@ -29,16 +29,17 @@ class RowSearch {
   explicit RowSearch(const Problem& problem);
   ~RowSearch();
   /// Where memory is limited, with room for the usual depths and for the least with which a plan has the
-  /// period. They may break what the problem allows of stages' numbers. With counted work fewer, and none
-  /// where there is too little of it.
-  std::vector<Chain> chains(const RowProblem& asked, CountedWork* work = nullptr);
+  /// period. They may break what the problem allows of stages' numbers. Spends the work: fewer where little
+  /// is left, and none where too little is.
+  std::vector<Chain> chains(const RowProblem& asked, CountedWork* work);
 
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
-/// For several orders of the devices and bounds on a stage's replicas, and for groups that run the same.
-std::vector<Chain> row_seeds(const Problem& problem);
+/// For several orders of the devices (where these differ, of known stages on them too) and bounds on a
+/// stage's replicas, and for groups that run the same; while there is work left.
+std::vector<Chain> row_seeds(const Problem& problem, const std::vector<Solution>& known, CountedWork* work);
 
 }  // namespace pipewright

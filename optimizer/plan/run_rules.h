@@ -24,6 +24,9 @@ bool begins_with_known(const PlanRequest& request);
 /// `request` as with_run_rules() makes it.
 Ties ties_of(const PlanRequest& request);
 
+/// The devices, what they hold and how they are used, without states; `request` as with_run_rules() makes it.
+Problem requested_problem(const Profile& profile, const Topology& topology, const PlanRequest& request);
+
 /// What the search has to know of the rules, and no stage of more replicas, or of longer rounds, than
 /// PlanRequest::most_minibatches_per_update allows.
 void search_by_rules(const PlanRequest& request, Problem* problem);

@@ -34,6 +34,9 @@ constexpr size_t kKept = 256, kKeptOfKind = 64;
 // elsewhere. With 24 to 100 and 24 to 48, 8 to 12 of 30 problems that were hard for other searches had slower
 // plans than these found.
 constexpr int kVainBeside = 64, kVain = 24;
+// So many of the likeliest are priced before moves begin: with none planning again moved from a plan that is
+// slow now, with kVain moves came too late (both: 2 of 90 drawn problems twice as slow).
+constexpr int kLikeliestSeeds = 3;
 // What a kind of chains comes later for each that was priced in vain, and that moves began from.
 constexpr double kVainSlower = 0.005, kStartSlower = 0.03;
 // Chains of as many stages that are likely to take as long, up to so little, are priced in vain so often. (Of
@@ -46,11 +49,12 @@ constexpr double kNearBest = 1.08, kAboveFloor = 1.02;
 // Of the fastest, which are so near, so many are priced at all depths in the end.
 constexpr size_t kSettled = 4;
 constexpr double kSettledWithin = 1.06;
-constexpr double kFloorSpent = 8;  // for a floor, in minibatches of stages simulated
-constexpr double kMostSpent = 1400000, kMostDrained = 840000;
-// It is over once so many times as much was spent as the last gain took. With 4 and 5,000 three of 97 drawn
-// problems had plans that were slower by 6 to 177 %.
-constexpr double kPatience = 8, kLeastSpent = 40000;
+// Steps (counted_work.h), measured: of a floor, for each stage of it, of a minibatch of a stage simulated.
+constexpr double kFloorSteps = 200, kFloorStageSteps = 75, kEventSteps = 120;
+constexpr double kRowsPart = 0.4;  // of all the steps, at the most, for rows at the beginning
+// It is over once so many times as much was spent as the last gain took. With 4 and an eighth three of 97
+// drawn problems had plans that were slower by 6 to 177 %.
+constexpr double kPatience = 8, kLeastSteps = 5e6;
 
 /// The bound knows nothing of what calibration found for all kinds of plans.
 double near_bound(const Problem& q) {
@@ -58,16 +62,8 @@ double near_bound(const Problem& q) {
   return (crowded ? q.inputs.crowd->compute_factor : 1) * q.inputs.factors.least() + kNearBound;
 }
 
-/// How much of it a stage recomputes, as a number.
-int64_t recomputed(const FoundStage& stage) { return stage.recompute ? 2 + stage.kept_to : 0; }
-
 /// Equal for chains that run alike: devices that no price tells apart may change places.
-std::vector<int64_t> key_of(const Chain& chain, const Problem& q) {
-  const auto kind_of = [&](int64_t device) {  // the lowest device of the same kind
-    int64_t kind = 0;
-    while (!q.inputs.same_kind(kind, device)) ++kind;
-    return kind;
-  };
+std::vector<int64_t> key_of(const Chain& chain, const Problem& q, const std::vector<int64_t>& kinds) {
   std::vector<int64_t> key;
   key.reserve(4 * chain.stages.size() + static_cast<size_t>(chain.devices()));
   for (const FoundStage& stage : chain.stages) {
@@ -84,7 +80,8 @@ std::vector<int64_t> key_of(const Chain& chain, const Problem& q) {
   const bool alike_anywhere = q.inputs.levels.size() < 2;
   for (const FoundStage& stage : chain.stages) {
     const auto begin = static_cast<std::ptrdiff_t>(key.size());
-    for (const int64_t rank : stage.ranks) key.push_back(alike_anywhere ? kind_of(rank) : rank);
+    for (const int64_t rank : stage.ranks)
+      key.push_back(alike_anywhere ? kinds[static_cast<size_t>(rank)] : rank);
     std::sort(key.begin() + begin, key.end());
   }
   return key;
@@ -107,10 +104,11 @@ class Search {
         most_(request.most_seconds),
         effort_(request.effort),
         recompute_is_a_choice_(problem.memory_bytes > 0 && problem.recompute == Recompute::kWhereNeeded),
+        kinds_(kinds_of(problem.inputs, problem.devices)),
         depth_by_devices_(schedule_facts(request.schedule).depth == DepthChoice::kAsTheFirst &&
                           searched_strategy(request.strategy).kind == StrategyKind::kBest &&
                           problem.places == nullptr && !problem.inputs.devices_differ()),
-        most_spent_(drains(request) ? kMostDrained : kMostSpent) {
+        most_steps_(request.effort * kFullEffortSteps) {
     fewer_.all_devices = false;
   }
 
@@ -123,17 +121,21 @@ class Search {
     if (done()) return;
     const auto every = every_shape(q_, best());
     add_shapes(every ? *every : even_shapes(q_));
-    for (Chain& chain : row_seeds(q_)) {
+    CountedWork rows(kRowsPart * most_steps_ / CountedWork::kStepsPerSecond);
+    const double given = rows.left();
+    std::vector<Chain> seeds = row_seeds(q_, known, &rows);
+    spent_ += rows_steps_ = given - rows.left();
+    for (Chain& chain : seeds) {
       add_several_times(shape_of(chain.stages));
       if (q_.inputs.placed()) add(std::move(chain));
     }
   }
 
-  /// Moves begin from the best; of what they lead to the likeliest are priced first, then of all that waits.
-  /// A gain is moved from at once; after some in vain moves begin elsewhere.
+  /// The likeliest of all that waits are priced; a gain is moved from at once, after some in vain moves begin
+  /// elsewhere. Of what they lead to the likeliest are priced first.
   void improve() {
-    int in_vain = 0;
-    gained_ = true;
+    int in_vain = kVain - kLikeliestSeeds;
+    gained_ = false;
     while (!done()) {
       if (gained_ || nothing_waits() || in_vain >= kVain) {
         in_vain = 0;
@@ -153,21 +155,32 @@ class Search {
     }
   }
 
-  std::optional<SolvedChain> result() {
-    if (priced_.empty() || priced_[0].seconds > most_) return std::nullopt;
+  SolvedChains result() {
+    if (priced_.empty() || priced_[0].seconds > most_) return {};
     if (effort_ >= 1) settle();
     // Further devices for less than that are not worth having, nor is recomputing.
     const auto frugal = [](const SolvedChain& each) {
       return std::pair(each.chain.devices(), std::count_if(each.chain.stages.begin(), each.chain.stages.end(),
                                                            [](const FoundStage& s) { return s.recompute; }));
     };
-    SolvedChain chosen = priced_[0];
-    for (const SolvedChain& each : priced_) {
-      if (each.seconds * (1 - kGain) > priced_[0].seconds) break;
-      if (frugal(each) < frugal(chosen)) chosen = each;
+    auto chosen = priced_.begin();
+    for (auto each = priced_.begin(); each != priced_.end(); ++each) {
+      if (each->seconds * (1 - kGain) > priced_[0].seconds) break;
+      if (frugal(*each) < frugal(*chosen)) chosen = each;
     }
-    chosen.capped = capped_;
-    return chosen;
+    std::rotate(priced_.begin(), chosen, chosen + 1);
+    std::multimap<double, const Chain*> alike;
+    const auto add = [&](double likely, const Chain& chain) {
+      if (likely <= kEquallyFast * best() && chain.allowed_by(q_)) alike.emplace(likely, &chain);
+    };
+    for (const auto& [likely, waiting] : near_start_) add(likely, waiting.chain);
+    for (const auto& [kind, queue] : waiting_)
+      for (const auto& [likely, waiting] : queue) add(likely, waiting.chain);
+    for (const auto& [kind, queue] : beside_)
+      for (const auto& [likely, chain] : queue) add(likely, chain);
+    SolvedChains result{std::move(priced_), capped_};
+    for (const auto& [likely, chain] : alike) result.alike.push_back(*chain);
+    return result;
   }
 
  private:
@@ -201,17 +214,17 @@ class Search {
     bool again = false;  // then `likely` is what it took at the depths that comparing has the time for
   };
 
-  double spent() const { return spent_ + static_cast<double>(evaluator_.spent()); }
+  double spent() const { return spent_ + kEventSteps * static_cast<double>(evaluator_.spent()); }  // steps
   double best() const { return priced_.empty() ? most_ : std::min(most_, priced_[0].seconds); }
   bool done() {
     if (best() <= bound_ * near_bound(q_)) return true;
-    if (spent() > kPatience * std::max(kLeastSpent, gained_at_)) return true;
-    if (spent() < effort_ * most_spent_) return false;
-    capped_ = true;
-    return true;
+    if (spent() - rows_steps_ > kPatience * std::max(kLeastSteps, gained_at_)) return true;
+    capped_ = spent() >= most_spent();
+    return capped_;
   }
+  double most_spent() const { return rows_steps_ + (1 - kRowsPart) * most_steps_; }
 
-  bool started(const Chain& chain) const { return started_.count(hash_of(key_of(chain, q_))) > 0; }
+  bool started(const Chain& chain) const { return started_.count(hash_of(key_of(chain, q_, kinds_))) > 0; }
 
   /// Chains that are alike enough for the fastest to stand for the others: by number of stages, roughly where
   /// these are many, and whether any has replicas.
@@ -273,7 +286,7 @@ class Search {
   Chain start(const Chain& from) {
     Chain chain = from;
     ++starts_[kind_of(chain)];
-    started_.insert(hash_of(key_of(chain, q_)));
+    started_.insert(hash_of(key_of(chain, q_, kinds_)));
     return chain;
   }
 
@@ -282,6 +295,7 @@ class Search {
   void add(Chain chain) {
     if (!idle_come_last(chain) || (depth_by_devices_ && has_idle_stage(chain))) return;
     if (!chain.allowed_by(q_)) return add_start(std::move(chain));
+    spent_ += q_.memory_bytes > 0 ? floor_steps(chain) : kFloorSteps;
     for (const Chain& way : evaluator_.recomputing(std::move(chain))) {
       wait(way);
       if (few_) add_recomputing_otherwise(way);
@@ -304,7 +318,7 @@ class Search {
     std::vector<Chain> ways = evaluator_.recomputing(std::move(chain));
     if (ways.empty()) return;
     chain = std::move(ways.front());
-    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
+    if (!seen_.insert(hash_of(key_of(chain, q_, kinds_))).second) return;
     const double seconds = evaluator_.floor(&chain).floor_seconds;
     keep_beside(seconds, std::move(chain));
   }
@@ -330,11 +344,17 @@ class Search {
     }
   }
 
+  /// Finding out what may recompute takes about as long.
+  static double floor_steps(const Chain& chain) {
+    return kFloorSteps + kFloorStageSteps * static_cast<double>(chain.stages.size());
+  }
+
   void wait(Chain chain) {
-    if (!seen_.insert(hash_of(key_of(chain, q_))).second) return;
+    if (!seen_.insert(hash_of(key_of(chain, q_, kinds_))).second) return;
     const NetworkPace pace = evaluator_.floor(&chain);
-    spent_ += kFloorSpent;
-    if (q_.inputs.devices_differ() && !alike_.insert(hash_of_alike(chain, pace)).second) return;
+    spent_ += floor_steps(chain);
+    const bool kinds_alone = q_.inputs.devices_differ() && q_.inputs.slow_links.empty();
+    if (kinds_alone && !alike_.insert(hash_of_alike(chain, pace)).second) return;
     if (pace.floor_seconds < best() * (1 - kGain)) {
       auto& queue = moving_ ? near_start_ : waiting_[kind_of(chain)];
       queue.emplace(pace.likely_seconds, Waiting{std::move(chain), pace.floor_seconds, pace.likely_seconds});
@@ -372,19 +392,22 @@ class Search {
   void add_neighbours(const Chain& from) {
     moving_ = true;
     if (from.allowed_by(q_)) add_recomputing_otherwise(from);
-    const auto [stage, seconds] = evaluator_.busiest(from);
-    const FoundStage& busiest = from.stages[stage];
-    const bool binds = seconds * kBinds > best();
+    const Evaluator::Busiest busiest = evaluator_.busiest(from);
+    const bool binds = busiest.seconds * kBinds > best();
     const auto consider = [&](Chain chain) {
-      if (!binds || !has_stage(chain, busiest)) add(std::move(chain));
+      const bool keeps = std::all_of(busiest.stages.begin(), busiest.stages.end(),
+                                     [&](size_t stage) { return has_stage(chain, from.stages[stage]); });
+      if (!binds || !keeps) add(std::move(chain));
     };
     for (const Shape& shape : shapes_beside(q_, from)) {
+      if (spent() >= most_spent()) break;
       if (least_seconds(q_, shape) > kBeside * best()) continue;
       consider(placed_like(shape, from));
       if (!seen_shapes_.insert(hash_of(shape)).second) continue;
       for (Chain& chain : chains_of(q_, shape)) consider(std::move(chain));
     }
-    for (Chain& chain : with_devices_moved(q_, from)) consider(std::move(chain));
+    for (Chain& chain : with_devices_moved(q_, from))
+      if (spent() < most_spent()) consider(std::move(chain));
     moving_ = false;
   }
 
@@ -456,10 +479,11 @@ class Search {
       if (!waiting.again) left_out_.push_back(waiting);
       return false;
     }
-    const auto price =
-        evaluator_.price(waiting.chain, waiting.floor, waiting.again ? waiting.likely : before * (1 - kGain));
+    const auto left = static_cast<int64_t>((most_spent() - spent()) / kEventSteps);
+    const auto price = evaluator_.price(waiting.chain, waiting.floor,
+                                        waiting.again ? waiting.likely : before * (1 - kGain), left / 4);
     if (price && !waiting.again && price->seconds > waiting.floor * kAboveFloor &&
-        price->seconds < kNearBest * before && q_.inputs.placed())
+        price->seconds < kNearBest * before && !q_.inputs.own_links())
       again_.emplace(std::sqrt(price->seconds * waiting.floor),
                      Waiting{waiting.chain, waiting.floor, price->seconds, true});
     alike_in_vain = price && price->seconds < before * (1 - kStep) ? 0 : alike_in_vain + 1;
@@ -494,7 +518,7 @@ class Search {
   void keep(SolvedChain priced) {
     const auto at = std::upper_bound(priced_.begin(), priced_.end(), priced.seconds,
                                      [](double s, const SolvedChain& p) { return s < p.seconds; });
-    if (priced.seconds < best() * (1 - kStep)) gained_at_ = spent();
+    if (priced.seconds < best() * (1 - kStep)) gained_at_ = spent() - rows_steps_;
     priced_.insert(at, std::move(priced));
     if (priced_.size() > kKept) priced_.pop_back();
   }
@@ -506,10 +530,12 @@ class Search {
   const double most_;  // what is slower is of no interest
   const double effort_;
   const bool recompute_is_a_choice_;
-  const bool depth_by_devices_;  // of all stages, by how many there are behind the first
-  const double most_spent_;
-  double spent_ = 0;
-  double gained_at_ = 0;  // what was spent by the last gain that counts
+  const std::vector<int64_t> kinds_;  // of devices
+  const bool depth_by_devices_;       // of all stages, by how many there are behind the first
+  const double most_steps_;
+  double spent_ = 0;       // steps, but for prices
+  double rows_steps_ = 0;  // of these, for rows
+  double gained_at_ = 0;   // what was spent by the last gain that counts, but for rows
   bool capped_ = false;
   bool gained_ = false;                          // by what was priced last
   bool few_ = false;                             // chains, which are all tried
@@ -530,8 +556,8 @@ class Search {
 
 }  // namespace
 
-std::optional<SolvedChain> solve(const Problem& problem, const PlanRequest& request,
-                                 const std::vector<Solution>& known, double bound_seconds) {
+SolvedChains solve(const Problem& problem, const PlanRequest& request, const std::vector<Solution>& known,
+                   double bound_seconds) {
   Search search(problem, request, bound_seconds);
   search.seed(known);
   search.improve();

@@ -76,7 +76,20 @@ NetworkPace Floor::own_links_pace(const std::vector<StageLoad>& loads,
     if (s + 1 < loads.size())
       pace.between_seconds.push_back((loads[s].frozen ? 1 : 2) * message_seconds(bytes, inputs_));
   }
+  if (!inputs_.slow_links.empty())
+    pace.floor_seconds = std::max(pace.floor_seconds, slow_message_seconds(loads, stages));
   return pace;
+}
+
+double Floor::slow_message_seconds(const std::vector<StageLoad>& loads,
+                                   const std::vector<FloorStage>& stages) const {
+  std::vector<Stage> where(loads.size());
+  for (size_t s = 0; s < loads.size(); ++s) where[s].ranks = stages[s].ranks;
+  const std::vector<StageTimes> times = slowed_messages(where, loads, inputs_);
+  double most = 0;
+  for (size_t s = 0; s < loads.size(); ++s)
+    most = std::max(most, message_period_seconds(times[s], stages[s].replicas));
+  return most;
 }
 
 NetworkPace Floor::shared_links_pace(const std::vector<StageLoad>& loads,

@@ -47,6 +47,9 @@ class Floor {
                              const std::vector<FloorStage>& stages) const;
   NetworkPace shared_links_pace(const std::vector<StageLoad>& loads,
                                 const std::vector<FloorStage>& stages) const;
+  /// For a minibatch, of the stage whose messages slow links hold up most.
+  double slow_message_seconds(const std::vector<StageLoad>& loads,
+                              const std::vector<FloorStage>& stages) const;
   /// Of one update, where each rank has its own link.
   double exchange_seconds(const StageLoad& load, int64_t replicas) const;
   double drained_seconds(const std::vector<StageLoad>& loads, const std::vector<FloorStage>& stages) const;

@@ -15,7 +15,6 @@
 #include "graph/topology.h"
 #include "interference/predictor.h"
 #include "optimizer/plan/replan.h"
-#include "optimizer/plan/slow_links.h"
 #include "runtime/job/adapt.h"
 #include "runtime/job/predicted_speeds.h"
 

@@ -278,7 +278,7 @@ TEST_CASE("no plan as fast whose ranks are others moves fewer bytes") {
     const int64_t ranks = in_force.world_size;
     const Topology devices = links(ranks, slowdowns);
     const Plan next = make_plan(profile, devices, on_all());
-    const Plan best = renamed_for_fewest_moves(in_force, next, profile, devices, 1);
+    const Plan best = renamed_for_fewest_moves(in_force, next, profile, cost_inputs(profile, devices, 1));
     CAPTURE(seed, slowdowns);
     CHECK(evaluate_plan(best, profile, devices, on_all()).minibatch_seconds ==
           Approx(next.predicted->minibatch_seconds).epsilon(1e-9));

@@ -1,7 +1,5 @@
 // Planning again where single links are slow: priced right, avoided where there is a way round, and never
 // worse than to stay.
-#include "optimizer/plan/slow_links.h"
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>

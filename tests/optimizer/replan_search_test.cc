@@ -1,6 +1,4 @@
-// Plans found in counted work: sound, never worse than the plan in force, near those of the exact search.
-#include "optimizer/plan/quick_plans.h"
-
+// Planning again in counted work: sound, never worse than the plan in force, near planning with all effort.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <limits>
@@ -19,8 +17,6 @@
 
 namespace pipewright::testing {
 namespace {
-
-constexpr double kWork = 0.1;  // seconds, counted
 
 PlanRequest planning_again(const Plan& in_force) {
   PlanRequest request;
@@ -69,19 +65,18 @@ std::optional<World> random_world(unsigned seed, const std::string& schedule = "
   return world;
 }
 
-void check_sound(const Plan& plan, const World& world, const Topology& topology) {
-  plan.validate("plan");
-  const PlanRequest request = planning_again(world.in_force);
-  const Prediction again = evaluate_plan(plan, world.profile, topology, request);
-  CHECK(again.minibatch_seconds == Approx(plan.predicted->minibatch_seconds).epsilon(1e-9));
-  CHECK_NOTHROW(check_plan_memory(plan, again, again, topology));
-  CHECK(plan.world_size == topology.device_count());
-}
-
-double fastest(const std::vector<Plan>& plans) {
-  double seconds = std::numeric_limits<double>::infinity();
-  for (const Plan& plan : plans) seconds = std::min(seconds, plan.predicted->minibatch_seconds);
-  return seconds;
+Replanned sound_plan_again(const World& world, const std::vector<double>& slowdowns,
+                           const Topology& topology) {
+  const Replanned again = plan_again(world.profile, world.quiet, world.in_force, slowdowns);
+  again.plan.validate("plan");
+  const Prediction as_priced =
+      evaluate_plan(again.plan, world.profile, topology, planning_again(world.in_force));
+  CHECK(as_priced.minibatch_seconds == Approx(again.next_seconds).epsilon(1e-9));
+  CHECK_NOTHROW(check_plan_memory(again.plan, as_priced, as_priced, topology));
+  CHECK(again.plan.world_size == topology.device_count());
+  CHECK(again.plan.microbatches == world.in_force.microbatches);
+  CHECK(again.next_seconds <= kEquallyFast * again.now_seconds);
+  return again;
 }
 
 /// A chain of nodes that differ.
@@ -107,34 +102,22 @@ int64_t bytes_moved(const Profile& profile, const Plan& from, const Plan& to) {
 
 }  // namespace
 
-TEST_CASE("quick plans: sound, on all ranks, no slower than the plan in force, the same again") {
+TEST_CASE("planning again: sound, on all ranks, no slower than the plan in force, the same again") {
   int cases = 0;
   for (unsigned seed = 0; seed < 160; ++seed) {
     const auto world = random_world(seed);
     if (!world) continue;
     ++cases;
     CAPTURE(seed, world->slowdowns);
-    const PlanRequest request = planning_again(world->in_force);
-    for (const Topology* topology : {&world->slowed, &world->quiet}) {
-      CountedWork work(kWork), once_more(kWork);
-      const auto plans = quick_plans(world->profile, *topology, request, world->in_force, &work);
-      REQUIRE_FALSE(plans.empty());
-      for (const Plan& plan : plans) check_sound(plan, *world, *topology);
-      const auto same = quick_plans(world->profile, *topology, request, world->in_force, &once_more);
-      REQUIRE(same.size() == plans.size());
-      for (size_t i = 0; i < plans.size(); ++i) CHECK(document_digest(same[i]) == document_digest(plans[i]));
-      CHECK(work.left() == once_more.left());
-    }
-    CountedWork work(kWork);
-    const double now =
-        evaluate_plan(world->in_force, world->profile, world->slowed, request).minibatch_seconds;
-    CHECK(fastest(quick_plans(world->profile, world->slowed, request, world->in_force, &work)) <=
-          now * (1 + 1e-9));
+    const Replanned again = sound_plan_again(*world, world->slowdowns, world->slowed);
+    const Replanned same = sound_plan_again(*world, world->slowdowns, world->slowed);
+    CHECK(document_digest(same.plan) == document_digest(again.plan));
+    sound_plan_again(*world, std::vector<double>(world->slowdowns.size(), 1), world->quiet);
   }
   CHECK(cases > 120);
 }
 
-TEST_CASE("quick plans: near those that are searched with all effort") {
+TEST_CASE("planning again: near those that are searched with all effort") {
   struct Kind {
     int cases = 0;
     double sum = 0, worst = 0;
@@ -145,12 +128,12 @@ TEST_CASE("quick plans: near those that are searched with all effort") {
   for (unsigned seed = 1000; seed < 1000U + static_cast<unsigned>(tried); ++seed) {
     const auto world = random_world(seed);
     if (!world) continue;
-    const PlanRequest request = planning_again(world->in_force);
-    CountedWork work(kWork);
-    const double quick = fastest(quick_plans(world->profile, world->slowed, request, world->in_force, &work));
+    const double quick =
+        plan_again(world->profile, world->quiet, world->in_force, world->slowdowns).next_seconds;
     double searched = 0;
     try {
-      searched = make_plan(world->profile, world->slowed, request).predicted->minibatch_seconds;
+      searched = make_plan(world->profile, world->slowed, planning_again(world->in_force))
+                     .predicted->minibatch_seconds;
     } catch (const InfeasibleError&) {
       continue;
     }
@@ -163,20 +146,16 @@ TEST_CASE("quick plans: near those that are searched with all effort") {
   }
   for (const Kind* each : {&chains, &graphs, &levels}) {
     const Kind& kind = *each;
-    // On one level hardly ever 3 % slower; on two, where ranks stand in a row only, now and then. Of plans on
-    // ranks in a row none is on one level: the other search has them in any order. Chains are searched by the
-    // formula, and the fastest of these alone as they run: where there is little memory all may wait.
-    const bool one_level = each != &levels;
     INFO(kind.cases << " cases, mean " << kind.sum / kind.cases << ", worst " << kind.worst << ", "
                     << kind.beyond << " more than 3 % slower");
     CHECK(kind.cases > tried / 6);
-    CHECK(kind.sum / kind.cases < (one_level ? 1.002 : 1.02));
-    CHECK(kind.worst < 1.15);
-    CHECK(kind.beyond <= kind.cases / (one_level ? 50 : 5));
+    CHECK(kind.sum / kind.cases < 1.002);
+    CHECK(kind.worst < 1.05);
+    CHECK(kind.beyond <= kind.cases / 50);
   }
 }
 
-TEST_CASE("quick plans: of schedules that drain too") {
+TEST_CASE("planning again: sound of schedules that drain too") {
   for (const char* schedule : {"1f1b-flush", "gpipe", "zb-h1"}) {
     int cases = 0;
     for (unsigned seed = 2000; seed < 2030; ++seed) {
@@ -184,18 +163,13 @@ TEST_CASE("quick plans: of schedules that drain too") {
       if (!world) continue;
       ++cases;
       CAPTURE(schedule, seed);
-      CountedWork work(kWork);
-      const PlanRequest request = planning_again(world->in_force);
-      for (const Plan& plan : quick_plans(world->profile, world->slowed, request, world->in_force, &work)) {
-        check_sound(plan, *world, world->slowed);
-        CHECK(plan.microbatches == world->in_force.microbatches);
-      }
+      sound_plan_again(*world, world->slowdowns, world->slowed);
     }
     CHECK(cases > 15);
   }
 }
 
-TEST_CASE("quick plans: along a row, a period is near the exact one") {
+TEST_CASE("along a row, a period is near the exact one") {
   double worst = 0;
   for (unsigned seed = 0; seed < 20; ++seed) {
     const Profile profile = long_chain(100, seed);
