@@ -315,7 +315,10 @@ Plan Plan::from_json(JsonReader& reader) {
     std::string of;
     Prediction prediction = prediction_from_json(predicted, &of);
     // Somebody may have changed the plan since.
-    if (of.empty() || of == priced_digest(plan)) plan.predicted = std::move(prediction);
+    if (of.empty() || of == priced_digest(plan))
+      plan.predicted = std::move(prediction);
+    else
+      for (Stage& stage : plan.stages) stage.layers.clear();  // those of the nodes that were here before
   }
   return plan;
 }

@@ -13,10 +13,14 @@ Plan plan_as_run(Plan plan, const Run& run) {
 }
 
 std::string outdated_text(const std::filesystem::path& file) {
-  if (!read_json_file(file).contains("predicted") || read_document<Plan>(file).predicted) return "";
+  const Json json = read_json_file(file);
+  if (!json.contains("predicted")) return "";
+  JsonReader reader(json, file.string());
+  check_schema(reader, Plan::kSchema);
+  if (Plan::from_json(reader).predicted) return "";
   return file.string() +
-         " was changed after its prediction was made, which is left out; `pipewright-optimizer evaluate "
-         "--output` makes a new one.";
+         " was changed after its prediction was made, which is left out, as are the names of its layers; "
+         "`pipewright-optimizer evaluate --output` makes new ones.";
 }
 
 }  // namespace pipewright

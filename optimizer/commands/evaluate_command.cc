@@ -3,6 +3,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -14,6 +15,7 @@
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/inference_plan.h"
+#include "optimizer/plan/stage_layers.h"
 
 namespace pipewright {
 
@@ -73,6 +75,7 @@ void run_evaluate(const Arguments& arguments) {
   const Inputs inputs = inputs_for(values, plan, plan.world_size);
   if (!is_for_inference(plan)) check_schedule_and_weights(plan);
   const std::optional<Prediction> before = plan.predicted;
+  plan = with_layers(std::move(plan), inputs.profile);
   plan.predicted = evaluate_plan(plan, inputs.profile, inputs.topology, inputs.request);
   const std::string words = evaluation_words(plan, before, inputs);
   if (values["json"].as<bool>())

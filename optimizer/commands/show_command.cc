@@ -1,7 +1,9 @@
 // `show`: a plan as tables and a timeline.
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "graph/command_line.h"
 #include "graph/document.h"
@@ -16,6 +18,7 @@
 #include "optimizer/commands/report.h"
 #include "optimizer/cost/stage_memory.h"
 #include "optimizer/plan/inference_plan.h"
+#include "optimizer/plan/stage_layers.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_check.h"
 #include "runtime/schedule/plan_shape.h"
@@ -98,7 +101,11 @@ void run_show(const Arguments& arguments) {
        "[--profile FILE] [--output FILE.svg]",
        "pipewright-optimizer show --plan plans/gpus=2.json --profile profile.json --report plan.html",
        {"plan", "profile", "bandwidths", "output", "report"}});
-  const Plan plan = read_plan(values);
+  // Names that the profile gives to what the stages hold now.
+  std::optional<Profile> profile;
+  if (values.count("profile") != 0) profile = read_profile(values["profile"].as<std::string>());
+  const auto named = [&](Plan plan) { return profile ? with_layers(std::move(plan), *profile) : plan; };
+  const Plan plan = named(read_plan(values));
   if (const std::string text = outdated_text(values["plan"].as<std::string>()); !text.empty())
     std::cerr << "note: " << text << "\n";
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
@@ -109,7 +116,7 @@ void run_show(const Arguments& arguments) {
     for (size_t i = 0; i < sequence.plans.size(); ++i) {
       std::cout << (i == 0 ? "" : "\n") << "From minibatch " << sequence.firsts[i] << " on ("
                 << sequence.names[i] << ")\n";
-      const Simulation slots = show_plan(values, sequence.plans[i], span, width);
+      const Simulation slots = show_plan(values, named(sequence.plans[i]), span, width);
       std::cout << "\n" << clipped(draw_text(slots, 1), width);
     }
     return;

@@ -1,5 +1,7 @@
 #include "optimizer/plan/stage_layers.h"
 
+#include <utility>
+
 namespace pipewright {
 namespace {
 
@@ -38,6 +40,13 @@ std::vector<std::string> LayerWeights::of(const std::vector<std::string>& nodes)
     if (time || parameters) named.push_back(layer);
   }
   return named.empty() ? order : named;
+}
+
+Plan with_layers(Plan plan, const Profile& profile) {
+  const LayerWeights layers(profile);
+  for (Stage& stage : plan.stages)
+    if (auto names = layers.of(stage.nodes); !names.empty()) stage.layers = std::move(names);
+  return plan;
 }
 
 }  // namespace pipewright

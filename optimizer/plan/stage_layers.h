@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/plan.h"
 #include "graph/profile.h"
 
 namespace pipewright {
@@ -28,5 +29,9 @@ class LayerWeights {
   std::map<std::string, const ProfiledNode*> nodes_;  ///< of the profile, which must outlive this
   std::map<std::string, Weight> layers_;
 };
+
+/// Its stages' layers named by the nodes that they hold, whatever the plan said; a stage of whose nodes the
+/// profile knows no layer stays as it is.
+Plan with_layers(Plan plan, const Profile& profile);
 
 }  // namespace pipewright

@@ -17,6 +17,7 @@
 #include "optimizer/plan/evaluate.h"
 #include "optimizer/plan/faster_links.h"
 #include "optimizer/plan/memory_check.h"
+#include "optimizer/plan/stage_layers.h"
 #include "pages/bandwidths.h"
 #include "pages/charts.h"
 #include "pages/model_graph.h"
@@ -39,14 +40,14 @@ std::string percent(double part) {
 }
 
 /// A stage's color bar and its ranks.
-Svg stages_of(const FinishedRun& run) {
+Svg stages_of(const Plan& plan) {
   std::vector<std::string> notes;
-  for (const Stage& stage : run.plan.stages) {
+  for (const Stage& stage : plan.stages) {
     std::string ranks;
     for (const int64_t rank : stage.ranks) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
     notes.push_back((stage.ranks.size() == 1 ? "rank " : "ranks ") + ranks);
   }
-  return stages_drawing(run.plan, notes);
+  return stages_drawing(plan, notes);
 }
 
 std::string what_it_did(const FinishedRun& run) {
@@ -445,7 +446,8 @@ void add_one_run(Page* page, const FinishedRun& run, const std::optional<Predict
   if (predicted)
     page->figure(model_graph(plan, predicted->profile),
                  "The model coloured by stage, and what a minibatch sends across each cut");
-  page->figure(stages_of(run), "The model in its stages");
+  page->figure(stages_of(predicted ? with_layers(plan, predicted->profile) : plan),
+               "The model in its stages");
   if (!run.summary.sync) {  // else a replica's versions are its own
     const PipelineShape shape = shape_of(plan, settings.gradient_accumulation);
     const int64_t rounds = std::max<int64_t>(24, 4 * plan.microbatches * settings.gradient_accumulation);
@@ -503,7 +505,7 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
   add_tables(&page, runs, curves);
   for (const FinishedRun& run : runs) {
     page.heading(run.name);
-    page.figure(stages_of(run), "The model in its stages");
+    page.figure(stages_of(run.plan), "The model in its stages");
   }
   return page.html();
 }

@@ -221,6 +221,33 @@ TEST_CASE("show: of a plan that was changed by hand the old prediction is no pre
   CHECK(anew.error.empty());
 }
 
+TEST_CASE("layers are named by the nodes that a stage holds, not by those that it held before an edit") {
+  const Cli cli;
+  REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
+  Json json = read_json_file(cli.path("p.json"));
+  // The last node of a stage to the next one, and nothing else.
+  size_t s = 0;
+  while (json["stages"][s]["nodes"].size() < 2) ++s;
+  REQUIRE(s + 1 < json["stages"].size());
+  Json &from = json["stages"][s]["nodes"], &to = json["stages"][s + 1]["nodes"];
+  const auto moved = from.back().get<std::string>();
+  to.insert(to.begin(), moved);
+  from.erase(from.size() - 1);
+  write_file(cli.path("p.json"), json.dump());
+  const Outcome alone = cli.run("show --plan p.json");
+  INFO(alone.out << alone.error);
+  CHECK_THAT(alone.out, Catch::Contains(" " + moved + " .. ") && !Catch::Contains("layer0"));
+  CHECK_THAT(alone.error, Catch::Contains("as are the names of its layers"));
+  const Profile profile = read_document<Profile>(cli.path("profile.json"));
+  const auto node = std::find_if(profile.nodes.begin(), profile.nodes.end(),
+                                 [&](const ProfiledNode& each) { return each.name == moved; });
+  REQUIRE(node != profile.nodes.end());
+  CHECK_THAT(cli.run("show --plan p.json --profile profile.json").out,
+             Catch::Contains("  " + node->layer + "\n"));
+  REQUIRE(cli.run("evaluate --plan p.json --profile profile.json --output p.json").code == 0);
+  CHECK(read_document<Plan>(cli.path("p.json")).stages[s + 1].layers.front() == node->layer);
+}
+
 TEST_CASE("show and simulate say of a plan that does not fit by how much it does not") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
