@@ -430,6 +430,11 @@ void add_traced(Page* page, const FinishedRun& run, const Json& trace,
 void add_one_run(Page* page, const FinishedRun& run, const std::optional<PredictedWith>& predicted,
                  const std::filesystem::path& file) {
   page->lead(what_it_did(run));
+  if (const std::string words = no_prediction_text(run); !words.empty()) {
+    page->paragraph(words + ". This prices the plan as it was run:");
+    page->command("pipewright-optimizer evaluate --plan " + (run.folder / "plan.json").string() +
+                  " --profile profile.json --output priced.json");
+  }
   const Plan& plan = run.plan;
   const Run& settings = run.settings;
   const OtherLinks links = predicted ? other_links(run, *predicted) : OtherLinks();

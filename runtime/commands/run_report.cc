@@ -8,6 +8,7 @@
 
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -243,6 +244,13 @@ std::string end_text(const FinishedRun& run) {
   return "The run failed: " + (error.empty() ? "see " + (run.folder / "rank-*.log").string() : error);
 }
 
+std::string no_prediction_text(const FinishedRun& run) {
+  const auto file = run.folder / "plan.json";
+  if (run.plan.predicted || !run.summary.generations.empty() || outdated_text(file).empty()) return "";
+  return "No prediction: the plan was changed after its own was made, so its predicted.plan_digest is of "
+         "another plan";
+}
+
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders) {
   const auto whole = [](const std::filesystem::path& folder) {
     return std::filesystem::absolute(folder / "").lexically_normal().parent_path();
@@ -280,6 +288,8 @@ std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs,
   sentence(note_of_crowded_runs(runs));
   for (const FinishedRun& run : runs) {
     if (const std::string words = end_text(run); !words.empty()) sentence(run.name + ": " + words + ".");
+    if (const std::string words = no_prediction_text(run); !words.empty())
+      sentence(run.name + ": " + words + ".");
     if (const std::string words = how_true_text(run.summary, run.plan); !words.empty())
       sentence(run.name + ": " + words + ".");
     for (const std::string& verdict : plan_verdicts(run.summary)) sentence(run.name + ": " + verdict + ".");

@@ -30,6 +30,9 @@ FinishedRun finished_run(const std::filesystem::path& folder);
 /// "The run failed: rank 1 was killed ..." of one that was not done; "" of one that was.
 std::string end_text(const FinishedRun& run);
 
+/// Why nothing is predicted of a run whose plan was changed by hand; else "".
+std::string no_prediction_text(const FinishedRun& run);
+
 /// The name of each run's folder; where several have one name, the whole path. InputError for a folder that
 /// is given twice.
 std::vector<std::string> run_names(const std::vector<std::filesystem::path>& folders);

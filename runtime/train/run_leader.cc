@@ -14,6 +14,7 @@
 #include "graph/delay_corrections.h"
 #include "graph/document.h"
 #include "graph/error.h"
+#include "graph/plan_as_run.h"
 #include "runtime/checkpoint/initial_weights.h"
 #include "runtime/checkpoint/kept_state.h"
 #include "runtime/checkpoint/model_file.h"
@@ -128,7 +129,7 @@ void RunLeader::prepare_folder() {
     std::filesystem::remove(folder_ / kGroupLogName, ignored);
   }
   write_document(folder_ / "run.json", job.run);
-  write_document(folder_ / "plan.json", job.plan);
+  write_file(folder_ / "plan.json", plan_text_as_given(job.plan, job.run.plan));
   settings_.plans.write_all(data.length().minibatches);
 }
 

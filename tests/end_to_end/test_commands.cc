@@ -170,6 +170,29 @@ TEST_CASE(
   CHECK(loss.error.find("all weights are equal") != std::string::npos);
 }
 
+TEST_CASE("a run of a plan that was changed by hand says why it has no prediction, and what makes one") {
+  const TemporaryFolder folder;
+  const fs::path plan = write_scheduled_plan(folder, "plan.json", {1, 1}), page = folder / "run.html";
+  Json json = read_json_file(plan);
+  json["predicted"] = {
+      {"minibatch_seconds", 0.5},   {"bottleneck", "stage 0: compute"},
+      {"lower_bound_seconds", 0.5}, {"samples_per_second", 16},
+      {"stages", Json::array()},    {"plan_digest", "xxh128:8d330871841481cb03ee06ff28d84125"}};
+  write_file(plan, json.dump());
+  const std::string run = (folder / "run").string();
+  const Outcome trained =
+      runtime(folder, std::vector<std::string>{"launch", "--plan", plan.string(), "--minibatches", "4",
+                                               "--output", run, "--report", page.string()} +
+                          kMomentumJob);
+  INFO(trained.error);
+  REQUIRE(trained.code == 0);
+  CHECK_THAT(trained.error, Catch::Contains("plan.json was changed after its prediction was made"));
+  for (const std::string& told : {read_file(page), runtime(folder, {"report", run}).output})
+    CHECK_THAT(told, Catch::Contains("No prediction: the plan was changed after its own was made"));
+  CHECK_THAT(read_file(page),
+             Catch::Contains("pipewright-optimizer evaluate --plan " + run + "/plan.json --profile"));
+}
+
 TEST_CASE("verify goes on from a checkpoint, and begins with given weights") {
   const TemporaryFolder folder;
   const std::string plan = write_scheduled_plan(folder, "plan.json", {1, 2});

@@ -67,6 +67,11 @@ TEST_CASE("a prediction is taken from the plan that it is of") {
     write_file(file, json.dump());
     const bool taken = read_document<Plan>(file).predicted.has_value();
     CHECK(outdated_text(file).empty() == (taken || !json.contains("predicted")));
+    // A run hands on what it was given.
+    const auto handed_on = folder / "run.json";
+    write_file(handed_on, plan_text_as_given(read_document<Plan>(file), file));
+    CHECK(outdated_text(handed_on).empty() == outdated_text(file).empty());
+    CHECK(document_text(read_document<Plan>(handed_on)) == document_text(read_document<Plan>(file)));
     return taken;
   };
   CHECK(is_taken([](Json&) {}));
