@@ -106,6 +106,8 @@ void add_losses(Page* page, const std::vector<FinishedRun>& runs, const std::vec
     for (const RecoverySummary& each : run.summary.recoveries)
       chart.marks.emplace_back(static_cast<double>(each.next_minibatch), "rank lost");
   }
+  const auto is_empty = [](const Curve& curve) { return curve.points.empty(); };
+  if (std::all_of(chart.curves.begin(), chart.curves.end(), is_empty)) return;  // nothing was trained
   page->heading("Loss");
   chart.y_logarithmic = spans_decades(chart.curves);
   page->figure(line_chart(chart), std::string("Loss of each minibatch") +
@@ -495,15 +497,18 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
         };
         return rank(a) < rank(b);
       });
-  page.lead(fastest->name + " (" + fastest->plan.strategy + " " + fastest->plan.shape_text() +
-            ") is the fastest with " + std::to_string(std::llround(fastest->summary.samples_per_second)) +
-            " samples/s.");
+  if (fastest->summary.samples_per_second > 0)
+    page.lead(fastest->name + " (" + fastest->plan.strategy + " " + fastest->plan.shape_text() +
+              ") is the fastest with " + std::to_string(std::llround(fastest->summary.samples_per_second)) +
+              " samples/s.");
   std::vector<Bar> bars;
-  for (const FinishedRun& run : runs)
-    bars.push_back({run.name,
-                    {{run.summary.samples_per_second, run.name}},
-                    std::to_string(std::llround(run.summary.samples_per_second))});
-  page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}), "Throughput");
+  for (const FinishedRun& run : runs) {
+    const double speed = run.summary.samples_per_second;
+    bars.push_back(
+        {run.name, {{speed, run.name}}, speed > 0 ? std::to_string(std::llround(speed)) : "not known"});
+  }
+  if (fastest->summary.samples_per_second > 0)
+    page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}), "Throughput");
   const std::vector<RunCurves> curves = curves_of(runs);
   add_losses(&page, runs, curves);
   page.heading("In numbers");

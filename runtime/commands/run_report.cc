@@ -31,6 +31,10 @@ std::string text(const char* format, double value) {
 
 std::string bytes_text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }
 
+/// Of what cannot be 0: 0 is not known, as of a run that failed before it was measured.
+std::string known_bytes(int64_t bytes) { return bytes > 0 ? bytes_text(bytes) : "-"; }
+std::string known_seconds(double seconds) { return seconds > 0 ? format_seconds(seconds) : "-"; }
+
 /// Names stand left, numbers right.
 TextTable table_of(const std::vector<std::string>& names, const std::vector<std::string>& numbers) {
   std::vector<TableColumn> columns;
@@ -47,23 +51,25 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
     predicted_memory_bytes = std::max(predicted_memory_bytes, rank.predicted_memory_bytes);
     sent_bytes += rank.sent_bytes;
   }
-  const auto timed = [&](const std::string& value) { return run.crowded() ? "(" + value + ")" : value; };
+  const auto timed = [&](const std::string& value) {
+    return run.crowded() && value != "-" ? "(" + value + ")" : value;
+  };
+  const double speed = summary.samples_per_second;
   const EvaluationSummary evaluation = summary.evaluation.value_or(EvaluationSummary{0, std::nan(""), 0});
   const auto hits = [](double part) {
     return std::isfinite(part) ? text("%.2f %%", 100 * part) : std::string("-");
   };
   return {
       run.name + (summary.status == "done" ? "" : " (" + summary.status + ")"),
-      run.plan.strategy + " " + run.plan.shape_text(), timed(text("%.0f", summary.samples_per_second)),
-      timed(first_samples_per_second > 0 ? text("%.2f", summary.samples_per_second / first_samples_per_second)
-                                         : "-"),
-      timed(format_seconds(summary.minibatch_seconds)),
-      summary.predicted_minibatch_seconds > 0 ? format_seconds(summary.predicted_minibatch_seconds) : "-",
-      loss_text(summary.train_loss), summary.evaluation ? loss_text(summary.evaluation->loss) : "-",
-      hits(evaluation.top1), hits(evaluation.top5), bytes_text(memory_bytes),
-      predicted_memory_bytes > 0 ? bytes_text(predicted_memory_bytes) : "-",
+      run.plan.strategy + " " + run.plan.shape_text(), timed(speed > 0 ? text("%.0f", speed) : "-"),
+      timed(speed > 0 && first_samples_per_second > 0 ? text("%.2f", speed / first_samples_per_second) : "-"),
+      timed(known_seconds(summary.minibatch_seconds)), known_seconds(summary.predicted_minibatch_seconds),
+      summary.minibatches > 0 ? loss_text(summary.train_loss) : "-",
+      summary.evaluation ? loss_text(summary.evaluation->loss) : "-", hits(evaluation.top1),
+      hits(evaluation.top5), known_bytes(memory_bytes), known_bytes(predicted_memory_bytes),
       // What ranks count begins anew where they do.
-      summary.minibatches > 0 && summary.recoveries.empty() && run.settings.resume.empty()
+      summary.minibatches > 0 && !summary.ranks.empty() && summary.recoveries.empty() &&
+              run.settings.resume.empty()
           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
           : "-"};
 }
@@ -111,7 +117,7 @@ void add_generations(const FinishedRun& run, TextTable* table) {
     Row row = {run.name, std::to_string(generation.first_minibatch), generation.plan, generation.reason,
                std::to_string(generation.ranks)};
     for (const double seconds : {generation.minibatch_seconds, generation.predicted_minibatch_seconds})
-      row.push_back(seconds > 0 ? format_seconds(seconds) : "-");
+      row.push_back(known_seconds(seconds));
     for (const double seconds : {generation.drain_seconds, generation.move_seconds, generation.start_seconds})
       row.push_back(format_seconds(seconds));
     row.push_back(bytes_text(generation.moved_bytes));
@@ -190,6 +196,7 @@ void add_caches(const FinishedRun& run, TextTable* table) {
 /// A row for each rank: measured, and what the plan said in brackets.
 void add_memory(const FinishedRun& run, TextTable* table) {
   for (const RankSummary& rank : run.summary.ranks) {
+    if (rank.peak_memory_bytes == 0) continue;  // it ended before anything was counted
     const StageMemory* const predicted = rank.predicted_memory ? &*rank.predicted_memory : nullptr;
     Row row = {run.name, std::to_string(rank.rank), std::to_string(rank.stage)};
     const auto cell = [&](int64_t bytes, std::optional<int64_t> said) {
@@ -207,7 +214,7 @@ void add_memory(const FinishedRun& run, TextTable* table) {
     cell(rank.memory.other_bytes, std::nullopt);
     cell(rank.peak_memory_bytes, predicted ? std::optional(predicted->total_bytes()) : std::nullopt);
     for (const int64_t bytes : {rank.cached_bytes, rank.peak_resident_bytes})
-      row.push_back(bytes > 0 ? bytes_text(bytes) : "-");
+      row.push_back(known_bytes(bytes));
     table->add(std::move(row));
   }
 }
@@ -217,6 +224,7 @@ void add_losses(const std::vector<FinishedRun>& runs, const std::vector<RunCurve
                 TextTable* table) {
   for (size_t i = 1; i < runs.size(); ++i) {
     const LossDifference difference = compare_losses(curves[i].losses, curves[0].losses);
+    if (difference.minibatches == 0) continue;  // nothing that both have
     table->add({runs[i].name, std::to_string(difference.minibatches),
                 difference.first_different < 0 ? "none" : std::to_string(difference.first_different),
                 text("%.2g", difference.largest_first_100), text("%.2g", difference.largest)});

@@ -186,6 +186,36 @@ TEST_CASE("a loss that is not finite on the last stage is the reason on every ra
              Catch::Contains("The run failed: ") && Catch::Contains("not a number"));
 }
 
+TEST_CASE("of a run that failed before its first minibatch nothing is said that nobody has measured") {
+  const TemporaryFolder folder;
+  const std::string run = (folder / "run").string(), other = (folder / "other").string();
+  const auto failed =
+      runtime(folder, kSmallJob + std::vector<std::string>{"--learning-rate", "1e6", "--output", run});
+  REQUIRE(failed.code == 6);
+  auto summary = read_document<Summary>(folder / "run" / "summary.json");
+  // As of one that failed at once.
+  summary.minibatches = summary.samples = 0;
+  summary.minibatch_seconds = summary.samples_per_second = summary.train_loss = 0;
+  summary.ranks.clear();
+  write_document(folder / "run" / "summary.json", summary);
+  write_file(folder / "run" / "metrics.jsonl", "");
+  std::filesystem::copy(run, other);
+  for (const std::vector<std::string>& runs : {std::vector{run}, std::vector{run, other}}) {
+    const std::string page = (folder / "page.html").string();
+    const std::string told = runtime(folder, std::vector<std::string>{"report"} + runs).output;
+    INFO(told);
+    CHECK_THAT(told, Catch::Contains("(failed)") && Catch::Contains("| - |"));
+    CHECK(runtime(folder,
+                  std::vector<std::string>{"report"} + runs + std::vector<std::string>{"--output", page})
+              .code == 0);
+    // Cells of tables, and what is said; axes begin at 0.
+    for (const std::string& text : {told, read_file(page)})
+      for (const char* zero : {"| 0 s |", "| 0 B |", "| 0 |", "| 0.0000 |", "<td>0 s<", "<td>0 B<", "<td>0<",
+                               "<td>0.0000<", " 0 samples/s"})
+        CHECK_THAT(text, !Catch::Contains(zero));
+  }
+}
+
 TEST_CASE("a loss that is not finite stops the run: exit 6 names minibatch and stage") {
   const TemporaryFolder folder;
   const auto outcome = runtime(
