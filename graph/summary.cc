@@ -366,6 +366,7 @@ Summary Summary::from_json(JsonReader& reader) {
                  "weights",
                  "minibatches",
                  "samples",
+                 "first_minibatch",
                  "cores",
                  "wall_seconds",
                  "minibatch_seconds",
@@ -388,6 +389,8 @@ Summary Summary::from_json(JsonReader& reader) {
   summary.weights = reader.string("weights");
   summary.minibatches = reader.integer("minibatches", 0, kMostCount);
   summary.samples = reader.integer("samples", 0, kMostCount);
+  if (reader.has("first_minibatch"))
+    summary.first_minibatch = reader.integer("first_minibatch", 0, summary.minibatches);
   summary.cores = reader.integer("cores", 0, kMostCount);
   summary.wall_seconds = reader.number("wall_seconds", 0, kMostSeconds);
   summary.minibatch_seconds = reader.number("minibatch_seconds", 0, kMostSeconds);
@@ -438,6 +441,7 @@ Json Summary::to_json() const {
   json["weights"] = weights;
   json["minibatches"] = minibatches;
   json["samples"] = samples;
+  if (first_minibatch > 0) json["first_minibatch"] = first_minibatch;
   json["cores"] = cores;
   json["wall_seconds"] = wall_seconds;
   json["minibatch_seconds"] = minibatch_seconds;

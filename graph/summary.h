@@ -204,6 +204,9 @@ struct Summary {
   std::string weights;
   int64_t minibatches = 0;
   int64_t samples = 0;
+  /// Optional key: of `minibatches` those before it were trained before the process began, by the run that
+  /// this one goes on from; its times are without them.
+  int64_t first_minibatch = 0;
   int64_t cores =
       0;  ///< that rank 0's process may use: with fewer than ranks on a host, times are shared; 0 = unknown
   double wall_seconds = 0;
@@ -222,6 +225,8 @@ struct Summary {
   std::optional<SyncSummary> sync;  ///< optional key; absent: replicas were held equal
   std::vector<RankSummary> ranks;
 
+  /// That were trained in the times that it says.
+  int64_t own_minibatches() const { return minibatches - first_minibatch; }
   /// Whether rank 0's host has more ranks than cores for them: such times say nothing about a plan.
   bool ranks_share_cores() const;
   /// Whether ranks have counted under several plans: their times then say nothing about the last one.

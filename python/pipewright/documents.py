@@ -323,6 +323,7 @@ class Summary(Document):
     predicted_minibatch_seconds: float  #: 0: the plan does not say
     train_loss: float | None  #: mean of the last epoch; None: not a number
     ranks: tuple[RankSummary, ...]
+    first_minibatch: int = 0  #: those before it were trained by the run that this one goes on from
     minibatch_flops: float = 0.0
     flops_per_second: float = 0.0
     evaluation: Evaluation | None = None

@@ -29,6 +29,7 @@
 #include "runtime/commands/resume_settings.h"
 #include "runtime/commands/run_options.h"
 #include "runtime/commands/run_page.h"
+#include "runtime/commands/run_report.h"
 #include "runtime/commands/verify_command.h"
 #include "runtime/commands/watch_command.h"
 #include "runtime/control/control.h"
@@ -119,13 +120,15 @@ void print_summary(const std::string& folder, bool json) {
     std::cout << document_text(summary);
     return;
   }
-  std::cout << summary.minibatches << " minibatches in " << format_seconds(summary.wall_seconds)
-            << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch ("
-            << static_cast<int64_t>(summary.samples_per_second) << " samples/s";
-  if (summary.predicted_minibatch_seconds > 0) {
-    std::cout << ", predicted " << format_seconds(summary.predicted_minibatch_seconds);
+  std::cout << trained_text(summary) << " in " << format_seconds(summary.wall_seconds);
+  if (summary.minibatch_seconds > 0) {
+    std::cout << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch ("
+              << static_cast<int64_t>(summary.samples_per_second) << " samples/s";
+    if (summary.predicted_minibatch_seconds > 0)
+      std::cout << ", predicted " << format_seconds(summary.predicted_minibatch_seconds);
+    std::cout << ")";
   }
-  std::cout << "), loss of the last epoch " << summary.train_loss;
+  if (summary.minibatches > 0) std::cout << ", loss of the last epoch " << summary.train_loss;
   if (summary.evaluation) {
     std::cout << ", evaluation loss " << summary.evaluation->loss;
     if (summary.evaluation->top1 == summary.evaluation->top1) {

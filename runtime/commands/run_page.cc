@@ -54,7 +54,7 @@ std::string what_it_did(const FinishedRun& run) {
   const Summary& summary = run.summary;
   std::string text = run.plan.strategy + " " + run.plan.shape_text() + " on " +
                      std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank" : " ranks") +
-                     " trained " + std::to_string(summary.minibatches) + " minibatches";
+                     " trained " + trained_text(summary);
   if (summary.minibatch_seconds > 0)
     text += " in " + format_seconds(summary.minibatch_seconds) + " each (median), " +
             std::to_string(std::llround(summary.samples_per_second)) + " samples/s";

@@ -252,6 +252,14 @@ std::string end_text(const FinishedRun& run) {
   return "The run failed: " + (error.empty() ? "see " + (run.folder / "rank-*.log").string() : error);
 }
 
+std::string trained_text(const Summary& summary) {
+  const int64_t own = summary.own_minibatches();
+  std::string text = std::to_string(own) + (own == 1 ? " minibatch" : " minibatches");
+  if (summary.first_minibatch > 0)
+    text += ", from minibatch " + std::to_string(summary.first_minibatch) + " on,";
+  return text;
+}
+
 std::string no_prediction_text(const FinishedRun& run) {
   const auto file = run.folder / "plan.json";
   if (run.plan.predicted || !run.summary.generations.empty() || outdated_text(file).empty()) return "";

@@ -30,6 +30,9 @@ FinishedRun finished_run(const std::filesystem::path& folder);
 /// "The run failed: rank 1 was killed ..." of one that was not done; "" of one that was.
 std::string end_text(const FinishedRun& run);
 
+/// "150 minibatches"; of a run that went on from another "50 minibatches, from minibatch 100 on,".
+std::string trained_text(const Summary& summary);
+
 /// Why nothing is predicted of a run whose plan was changed by hand; else "".
 std::string no_prediction_text(const FinishedRun& run);
 

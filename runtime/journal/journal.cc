@@ -451,6 +451,8 @@ std::vector<GenerationSummary> Journal::timed_generations() const {
 Summary Journal::summary() const {
   Summary summary;
   summary.minibatches = next_minibatch_;
+  summary.first_minibatch =
+      std::min(settings_.first_minibatch.value_or(settings_.next_minibatch), next_minibatch_);
   summary.samples = summary.minibatches * settings_.batch_size;
   summary.minibatch_seconds =
       steady_minibatch_seconds(steady_from_, next_minibatch_, settings_.period_minibatches);

@@ -30,6 +30,8 @@ struct JournalSettings {
   /// Where the span ends that begins at a minibatch; empty: with the epoch.
   std::function<int64_t(int64_t first)> end_of_span;
   int64_t next_minibatch = 0;  ///< the first that will be reported
+  /// The first of the job, earlier where its ranks have started anew; nothing: next_minibatch.
+  std::optional<int64_t> first_minibatch{};
   /// Of a run that goes on: metrics.jsonl of its past, which may be the file that this one writes, and the
   /// epochs whose evaluation was over. "" = none.
   std::filesystem::path past;

@@ -166,6 +166,9 @@ void RunLeader::add_past(JournalSettings& settings) const {
         RecoverySummary{job.attempt->number, settings.next_minibatch,    0, job.attempt->reason,
                         job.recovered_from,  settings_.place.world_size, 0};
     settings.lost_at_seconds = job.attempt->lost_at_seconds;
+    // Its time is that of all attempts.
+    const auto starts = read_starts(folder_);
+    settings.first_minibatch = starts.empty() ? 0 : starts.front().minibatch;
   }
   if (goes_on()) {
     settings.past = folder_ / "metrics.jsonl";

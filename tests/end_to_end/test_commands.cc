@@ -97,8 +97,9 @@ TEST_CASE(
             more);
     INFO(outcome.error);
     REQUIRE(outcome.code == 0);
+    return outcome.output;
   };
-  train({"--epochs", "2"});
+  CHECK_THAT(train({"--epochs", "2"}), Catch::Contains("24 minibatches in "));
   const std::vector<std::string> verify = {"verify", "--run", output.string()};
   const Outcome whole = runtime(folder, verify);
   INFO(whole.error);
@@ -106,7 +107,9 @@ TEST_CASE(
   CHECK(whole.output.find("minibatches 0 to 23") != std::string::npos);
   CHECK(whole.output.find("equal bit for bit: losses equal") != std::string::npos);
 
-  train({"--epochs", "3", "--resume", "latest"});
+  CHECK_THAT(train({"--epochs", "3", "--resume", "latest"}),
+             Catch::Contains("12 minibatches, from minibatch 24 on, in "));
+  CHECK(read_document<Summary>(output / "summary.json").minibatches == 36);
   // Its beginning is not in run.json any more: from the oldest checkpoint that is left.
   const fs::path good = folder / "good.html";
   const Outcome resumed = runtime(folder, verify + std::vector<std::string>{"--report", good.string()});

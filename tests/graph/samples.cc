@@ -458,6 +458,7 @@ Summary random_summary(std::mt19937_64& random) {
   Summary summary = sample_summary();
   summary.status = pick<std::string>(random, {"done", "interrupted", "failed"});
   summary.cores = static_cast<int64_t>(positive(random, 64));
+  if (coin(random)) summary.first_minibatch = below(random, summary.minibatches + 1);
   summary.wall_seconds = positive(random, 1e6);
   summary.train_loss = coin(random) ? positive(random, 100) : std::numeric_limits<double>::quiet_NaN();
   if (coin(random)) {
