@@ -13,15 +13,18 @@ Verified Verified::from_json(JsonReader& reader) {
   verified.tensors = reader.integer("tensors", 0, kMostCount);
   verified.program = reader.string("program");
   verified.command = reader.string("command");
+  if (reader.has("difference")) verified.difference = reader.string("difference");
   return verified;
 }
 
 Json Verified::to_json() const {
-  return {{"first_minibatch", first_minibatch},
-          {"minibatches", minibatches},
-          {"tensors", tensors},
-          {"program", program},
-          {"command", command}};
+  Json json = {{"first_minibatch", first_minibatch},
+               {"minibatches", minibatches},
+               {"tensors", tensors},
+               {"program", program},
+               {"command", command}};
+  if (!difference.empty()) json["difference"] = difference;
+  return json;
 }
 
 void Verified::validate(const std::string& where) const {

@@ -1,4 +1,4 @@
-// That a run was verified, as its folder remembers it.
+// What came of verifying a run, as its folder remembers it.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,8 @@ struct Verified {
   int64_t tensors = 0;
   std::string program;  ///< "Pipewright 0.1.0, LibTorch 2.11.0"
   std::string command;  ///< that does it again
+  /// Optional key: what was not equal, and where it differs first; "": all was.
+  std::string difference{};
 
   static Verified from_json(JsonReader& reader);
   Json to_json() const;

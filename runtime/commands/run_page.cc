@@ -257,7 +257,14 @@ void add_memory(Page* page, const FinishedRun& run, const Json& trace) {
 
 void add_verified(Page* page, const FinishedRun& run) {
   page->heading("Verified");
-  if (const std::optional<Verified> verified = read_verified(run.folder)) {
+  const std::optional<Verified> verified = read_verified(run.folder);
+  if (verified && !verified->difference.empty()) {
+    page->paragraph("Not equal to one process that trains the plan: " + verified->difference +
+                    ". Minibatches " + std::to_string(verified->first_minibatch) + " to " +
+                    std::to_string(verified->first_minibatch + verified->minibatches - 1) + ", by " +
+                    verified->program + ":");
+    page->command(verified->command);
+  } else if (verified) {
     page->paragraph("Equal to the bit to one process that trains the plan: minibatches " +
                     std::to_string(verified->first_minibatch) + " to " +
                     std::to_string(verified->first_minibatch + verified->minibatches - 1) + ", " +

@@ -158,14 +158,11 @@ std::string start_in(const fs::path& folder, const std::string& resume) {
 }
 
 // For the run's page. A folder that cannot be written to is verified all the same.
-void remember(const Verification& verification, const fs::path& folder,
-              const std::vector<std::string>& arguments) {
+void remember(Verified verified, const fs::path& folder, const std::vector<std::string>& arguments) {
+  verified.program = "Pipewright " + pipewright_version() + " and LibTorch " PIPEWRIGHT_TORCH_VERSION;
+  verified.command = "pipewright-runtime verify " + join(arguments, " ");
   try {
-    write_document(folder / kVerifiedName,
-                   Verified{verification.minibatches.first, verification.minibatches.count,
-                            static_cast<int64_t>(verification.places.size()),
-                            "Pipewright " + pipewright_version() + " and LibTorch " PIPEWRIGHT_TORCH_VERSION,
-                            "pipewright-runtime verify " + join(arguments, " ")});
+    write_document(folder / kVerifiedName, verified);
   } catch (const RunError& error) {
     std::cerr << "note: " << error.what() << "; the run's page will not know that it was verified\n";
   }
@@ -200,14 +197,24 @@ void verify_finished_run(const fs::path& folder, const std::vector<std::string>&
   find_resume(run, /*every_byte=*/true);
   demand_processor(run);
   const Job job = prepare_job(run, std::nullopt);
-  if (file_exists(folder / "summary.json"))
-    demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
-  const Verification verification = verify(job, folder, end, tolerance_from(options), against_from(options));
   const int64_t last = end.manifest.next_minibatch - 1;
-  std::error_code ignored;
-  fs::remove(folder / kVerifiedName, ignored);  // what was equal once may not be now
-  report(verification, job.plan_of(job.generation_at(last)), folder, options);
-  remember(verification, folder, arguments);
+  Verified verified;
+  verified.minibatches = end.manifest.next_minibatch;
+  try {
+    if (file_exists(folder / "summary.json"))
+      demand_equal_replicas(read_document<Summary>(folder / "summary.json"));
+    const Verification verification =
+        verify(job, folder, end, tolerance_from(options), against_from(options));
+    verified.first_minibatch = verification.minibatches.first;
+    verified.minibatches = verification.minibatches.count;
+    verified.tensors = static_cast<int64_t>(verification.places.size());
+    report(verification, job.plan_of(job.generation_at(last)), folder, options);
+  } catch (const NumericalError& error) {
+    verified.difference = error.what();
+    remember(verified, folder, arguments);  // what was equal once may not be now
+    throw;
+  }
+  remember(verified, folder, arguments);
 }
 
 }  // namespace

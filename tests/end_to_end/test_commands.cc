@@ -154,6 +154,10 @@ TEST_CASE(
   CHECK_THAT(read_file(page), Catch::Contains("verify: parameter &quot;") &&
                                   Catch::Contains("the first that differs is that of minibatch 2") &&
                                   Catch::Contains("Tensors that differ") && Catch::Contains(">differs<"));
+  REQUIRE(runtime(folder, {"report", output.string(), "--output", page.string()}).code == 0);
+  CHECK_THAT(read_file(page), Catch::Contains("Not equal to one process that trains the plan: verify: ") &&
+                                  Catch::Contains("the first loss that differs is that of minibatch 2") &&
+                                  !Catch::Contains("Not yet"));
   CAPTURE(different.error);
   CHECK(different.error.find("verify: parameter \"") != std::string::npos);
   CHECK(different.error.find("of stage 0 differs from the serial reference at [0") != std::string::npos);
