@@ -64,6 +64,51 @@ std::string cost_of_gain(const Comparison& comparison, const Inputs& inputs) {
          ".";
 }
 
+/// The fastest of those `which` that take, as the table shows it, less time than `than`; nothing where there
+/// is none.
+template <typename Which>
+const Contender* faster_than(const Contender& than, const Comparison& comparison, const Which& which) {
+  const Contender* fastest = nullptr;
+  for (const Contender& each : comparison.contenders)
+    if (each.plan && which(*each.plan) && seconds(each) < seconds(fastest ? *fastest : than)) fastest = &each;
+  if (!fastest || format_seconds(seconds(*fastest)) == format_seconds(seconds(than))) return nullptr;
+  return fastest;
+}
+
+/// Why one stage is advised, or one device: by the rows beside it.
+std::string reason_of_one_stage(const Contender& best, const Comparison& comparison) {
+  const bool alone = best.plan->world_size == 1;
+  const auto is_other = [&](const Plan& plan) {
+    return alone ? plan.world_size > 1 : plan.stages.size() > 1;
+  };
+  if (const Contender* other = faster_than(best, comparison, is_other))
+    return std::string(alone ? "distributing" : "a pipeline") + " gains " +
+           number_text(100 * (1 - seconds(*other) / seconds(best))) + " % at most (" + other->name +
+           "), too little to count";
+  if (alone) return "distributing gains nothing here, more devices only wait for each other";
+  if (std::none_of(comparison.contenders.begin(), comparison.contenders.end(),
+                   [&](const Contender& each) { return each.plan && is_other(*each.plan); }))
+    return "there is no pipeline that is possible and fits";
+  return "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
+}
+
+/// Why a pipeline is advised where there is no data parallelism.
+std::string reason_without_parallel(const Contender& best, const Comparison& comparison,
+                                    const Inputs& inputs) {
+  std::vector<int64_t> own;
+  for (const TopologyDevice& device : inputs.topology.devices)
+    own.push_back(tighter_limit(device.memory_bytes, inputs.topology.memory_bytes));
+  bool lacks_memory = false;
+  for (const Contender& each : comparison.contenders)
+    lacks_memory = lacks_memory || (each.name == kDataParallelism && each.lacks_memory);
+  const Contender* other = faster_than(best, comparison, [](const Plan&) { return true; });
+  std::string text =
+      other ? "no other is more than a percent faster (" + other->name + " is the fastest)" : "the fastest";
+  if (!lacks_memory) return text + (other ? "" : " there is") + "; data parallelism is not possible";
+  return text + (other ? ", of those that fit " : " that fits ") +
+         memory_text(inputs.topology.memory_bytes, own) + " a device; data parallelism does not";
+}
+
 std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   const Contender& best = comparison.contenders[comparison.best];
   const Plan& plan = *best.plan;
@@ -73,18 +118,12 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
   std::string text = "Take " + best.name + " (" + shape_and_recompute_text(plan) + ")";
   const bool plainer = plan.stages.size() == 1 && plan.world_size > 1 && best.name != kDataParallelism;
   text += (plainer ? ", which is data parallelism here: " : ": ");
-  if (plan.world_size == 1 && comparison.devices > 1) {
-    text += "distributing gains nothing here, more devices only wait for each other";
-  } else if (plan.world_size == 1) {
+  if (comparison.devices == 1) {
     text += "there is one device";
   } else if (plan.stages.size() == 1) {
-    text += "the exchange of gradients costs less than any pipeline's unequal stages or transfers";
+    text += reason_of_one_stage(best, comparison);
   } else if (parallel == nullptr) {
-    std::vector<int64_t> own;
-    for (const TopologyDevice& device : inputs.topology.devices)
-      own.push_back(tighter_limit(device.memory_bytes, inputs.topology.memory_bytes));
-    text += "the fastest that fits " + memory_text(inputs.topology.memory_bytes, own) +
-            " a device; data parallelism does not";
+    text += reason_without_parallel(best, comparison, inputs);
   } else {
     const std::string& bottleneck = parallel->plan->predicted->bottleneck;
     const std::string bound = ", which is bound by " + bottleneck.substr(bottleneck.find(':') + 2);
@@ -94,7 +133,7 @@ std::string advice_for(const Comparison& comparison, const Inputs& inputs) {
       text += times_text(seconds(*parallel) / seconds(best), "data parallelism") + bound;
     } else {
       text += against_one_device(alone / seconds(best)) + "; data parallelism" + bound +
-              ", is slower than one device";
+              ", is no faster than one device";
     }
   }
   text += ". It is bound by " + plan.predicted->bottleneck + ".";

@@ -32,7 +32,10 @@ struct Turn {
   int64_t group = 0;    ///< devices of a group of the last level; 0: there is one level
   bool of_two = false;  ///< levels: the groups are hosts
   bool below = false;   ///< wins below this bandwidth; otherwise above
-  std::string kind;     ///< "data parallelism", ...
+  /// How much less time it takes, as a part, than the best that is known of what it takes over from: the most
+  /// up to four times as far. Below a percent they are equal for all that prices know.
+  double gain = 0;
+  std::string kind;  ///< "data parallelism", ...
   std::string shape;
 };
 

@@ -116,7 +116,8 @@ Json comparison_json(const Comparison& comparison) {
                              {"bandwidths_bytes_per_second", each.bytes_per_second},
                              {"side", each.below ? "below" : "above"},
                              {"kind", each.kind},
-                             {"shape", each.shape}});
+                             {"shape", each.shape},
+                             {"gain", each.gain}});
   }
   json["advice"] = comparison.advice;
   if (!comparison.ties.empty()) json["tied_parameters"] = comparison.ties;

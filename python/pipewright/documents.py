@@ -248,7 +248,7 @@ class Comparison(Document):
     strategies: tuple[Contender, ...]
     best: str  #: strategy of the contender that is advised
     kind: str
-    turns: tuple[JsonObject, ...]  #: bandwidths at which another kind of plan wins
+    turns: tuple[JsonObject, ...]  #: bandwidths at which another kind of plan is advised
     advice: str  #: with its reason
     tied_parameters: str | None = None
     syncs: Any = None  #: with --sync
