@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
 
 #include "graph/error.h"
 #include "graph/units.h"
@@ -63,13 +64,20 @@ class Axis {
  public:
   Axis(double least, double most, bool logarithmic, double begin, double end)
       : logarithmic_(logarithmic), least_(place(least)), most_(place(most)), begin_(begin), end_(end) {
-    if (!(most_ > least_)) most_ = least_ + std::max(1e-9, std::fabs(least_) * 0.1);
+    if (most_ > least_) return;
+    // One value only: in the middle.
+    const double room = least_ != 0 ? 0.05 * std::fabs(least_) : 0.5;
+    least_ -= room;
+    most_ += room;
+    single_ = least;
   }
   double at(double value) const {
     return begin_ + (end_ - begin_) * (place(value) - least_) / (most_ - least_);
   }
-  /// Round numbers on it, about `count`.
+  bool is_single() const { return single_.has_value(); }
+  /// Round numbers on it, about `count`; of one value, the value.
   std::vector<double> ticks(double count, const Quantity& quantity) const {
+    if (single_) return {*single_};
     std::vector<double> ticks;
     if (!logarithmic_) {
       const double step = step_of(quantity, (most_ - least_) / count);
@@ -93,6 +101,7 @@ class Axis {
   double place(double value) const { return logarithmic_ ? std::log10(value) : value; }
   bool logarithmic_;
   double least_, most_, begin_, end_;
+  std::optional<double> single_;  ///< the only value on it
 };
 
 struct Frame {
@@ -244,10 +253,16 @@ Svg line_chart(const LineChart& chart) {
     // Few points are shown one by one, each with its value.
     constexpr size_t kFew = 64;
     if (points.size() > kFew) continue;
+    // What is no line is larger, and says its value.
+    const auto finite = std::count_if(points.begin(), points.end(),
+                                      [](const auto& point) { return std::isfinite(point.second); });
+    const double half = finite == 1 ? 5 : 3;
     for (const auto& [x, y] : points) {
-      if (std::isfinite(y))
-        svg.area(across.at(x) - 3, up.at(y) - 3, 6, 6, area_look(i),
-                 chart.curves[i].name + ", " + said(chart.x, x) + ": " + said(chart.y, y));
+      if (!std::isfinite(y)) continue;
+      svg.area(across.at(x) - half, up.at(y) - half, 2 * half, 2 * half, area_look(i),
+               chart.curves[i].name + ", " + said(chart.x, x) + ": " + said(chart.y, y));
+      if (finite == 1 && chart.curves.size() == 1)
+        svg.text(across.at(x) + 10, up.at(y) - 6, said(chart.y, y), "ink");
     }
   }
   return svg;
@@ -272,6 +287,9 @@ Svg stacked_chart(const StackedChart& chart) {
                     kLeft, kLeft + kPlot);
   const Axis up(0, most * 1.02, false, bottom, top);
   draw_axes(&svg, {kLeft, top, bottom}, across, up, chart.x, chart.y, chart.x_name, "");
+  // What is known at one time only is a bar there.
+  constexpr double kBar = 28;
+  const double bar = across.is_single() ? kBar : 0;
   // Of what changes within a column of the screen, the most is shown.
   const size_t columns = static_cast<size_t>(kPlot);
   const size_t shown = std::min(chart.at.size(), columns);
@@ -291,11 +309,12 @@ Svg stacked_chart(const StackedChart& chart) {
       for (size_t m = 0; m < n; ++m) low += chart.values[m][at];
       const double high = low + chart.values[n][at];
       largest = std::max(largest, chart.values[n][at]);
-      const std::string x = svg_number(across.at(chart.at[at]));
+      const std::string x = svg_number(across.at(chart.at[at]) - bar / 2);
       above +=
           (above.empty() ? "M" + x + " " + svg_number(up.at(high)) : "H" + x + "V" + svg_number(up.at(high)));
       below = "V" + svg_number(up.at(low)) + "H" + x + below;
     }
+    if (bar > 0) above += "H" + svg_number(across.at(chart.at.front()) + bar / 2);
     if (largest <= 0) continue;
     svg.path(above + below + "Z", area_look(n), chart.names[n] + ": at most " + said(chart.y, largest));
   }

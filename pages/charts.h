@@ -48,10 +48,12 @@ struct LineChart {
 /// Whether their finite y are all > 0 and so far apart, four decades, that a straight axis shows the greatest
 /// only.
 bool spans_decades(const std::vector<Curve>& curves);
-/// A curve of more points than a screen has columns is drawn by the least and the greatest of each column.
+/// A curve of one point is a dot; alone in its chart it says its value. A curve of more points than a screen
+/// has columns is drawn by the least and the greatest of each column.
 Svg line_chart(const LineChart& chart);
 
-/// Quantities one above the other over time, as steps, under dashed lines at `limits`.
+/// Quantities one above the other over time, as steps (at one time only, as a bar), under dashed lines at
+/// `limits`.
 struct StackedChart {
   std::string title;
   std::string x_name;

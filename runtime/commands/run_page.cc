@@ -112,7 +112,10 @@ void add_losses(Page* page, const std::vector<FinishedRun>& runs, const std::vec
   chart.y_logarithmic = spans_decades(chart.curves);
   page->figure(line_chart(chart), std::string("Loss of each minibatch") +
                                       (chart.y_logarithmic ? ", on a logarithmic axis" : ""));
-  if (!hits.curves.empty()) page->figure(line_chart(hits), "Hits of the evaluations");
+  const bool is_line = std::any_of(hits.curves.begin(), hits.curves.end(),
+                                   [](const Curve& curve) { return curve.points.size() > 1; });
+  if (is_line)  // else the table says it all
+    page->figure(line_chart(hits), "Hits of the evaluations");
   if (!table.rows().empty()) page->table(table, "Evaluations");
 }
 

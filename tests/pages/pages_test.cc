@@ -305,4 +305,32 @@ TEST_CASE("a page's name ends in .html") {
                     "--report: got \"a.htm\"; expected a name that ends in .html");
 }
 
+TEST_CASE("a chart of one point shows it, in the middle and with its value") {
+  LineChart chart{"Loss", "minibatch", "loss", {{"training", {{7, 2.5}}}}};
+  for (const bool logarithmic : {false, true}) {
+    chart.y_logarithmic = logarithmic;
+    const Tree tree = tree_of(line_chart(chart).file());
+    double x = 0, y = 0, width = 0;
+    std::vector<std::string> words;
+    for (const auto& [name, node] : tree.get_child("svg")) {
+      if (name == "text") words.push_back(node.data());
+      if (name != "rect" || node.get<std::string>("<xmlattr>.class", "") != area_look(0)) continue;
+      x = node.get<double>("<xmlattr>.x");
+      y = node.get<double>("<xmlattr>.y");
+      width = node.get<double>("<xmlattr>.width");
+    }
+    CHECK(width >= 10);
+    CHECK(x > 300);
+    CHECK(x < 600);
+    CHECK(y > 100);
+    CHECK(std::count(words.begin(), words.end(), "2.5") == 2);  // on the axis and at the dot
+    CHECK(std::count(words.begin(), words.end(), "7") == 1);
+  }
+  const std::string bar =
+      stacked_chart({"Memory", "time", {"weights", "other"}, {0.25}, {{40}, {60}}}).file();
+  std::smatch drawn;
+  REQUIRE(std::regex_search(bar, drawn, std::regex("d=\"M([0-9.]+) [0-9.]+H([0-9.]+)V")));
+  CHECK(std::stod(drawn[2]) - std::stod(drawn[1]) > 20);
+}
+
 }  // namespace pipewright
