@@ -140,9 +140,10 @@ class Carried(unittest.TestCase):
     def test_the_debian_package(self):
         if not (shutil.which("dpkg-shlibdeps") and shutil.which("file")):
             self.skipTest("no dpkg-shlibdeps and file on this machine")
-        made = subprocess.run(["cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", self.folder / "package"], capture_output=True, text=True)
+        made = subprocess.run(["cpack", "--config", build / "CPackConfig.cmake", "-G", "DEB", "-B", self.folder / "package"], capture_output=True, text=True, env={**os.environ, "DEBFULLNAME": "Who Makes It", "DEBEMAIL": "packages@this.example"})
         self.assertEqual(made.returncode, 0, made.stdout + made.stderr)
         package, = (self.folder / "package").glob("*.deb")
+        self.assertEqual(self.run_there("dpkg-deb", "--field", package, "Maintainer").strip(), "Who Makes It <packages@this.example>")
         depends = re.findall(r"([a-z0-9.+-]+)(?: \([^)]*\))?", self.run_there("dpkg-deb", "--field", package, "Depends"))
         there = self.folder / "debian root"
         self.run_there("dpkg-deb", "-x", package, there)
