@@ -278,13 +278,14 @@ double Evaluator::busy_seconds(const FoundStage& stage, const StageLoad& load) c
 }
 
 NetworkPace Evaluator::pace_of(const Chain& chain, const std::vector<StageLoad>& loads) {
-  NetworkPace pace = floor_.pace(loads, floor_stages(chain));
-  if (q_.memory_bytes > 0 || bounds_crossing_) wait_for_room(chain, loads, &pace);
+  const std::vector<FloorStage> stages = floor_stages(chain);
+  NetworkPace pace = floor_.pace(loads, stages);
+  if (q_.memory_bytes > 0 || bounds_crossing_) wait_for_room(chain, stages, loads, &pace);
   return pace;
 }
 
-void Evaluator::wait_for_room(const Chain& chain, const std::vector<StageLoad>& loads, NetworkPace* pace) {
-  const std::vector<FloorStage> stages = floor_stages(chain);
+void Evaluator::wait_for_room(const Chain& chain, const std::vector<FloorStage>& stages,
+                              const std::vector<StageLoad>& loads, NetworkPace* pace) {
   // A stage runs no further ahead than those before it (usable_in_flight()).
   std::vector<int64_t> most;
   int64_t ahead = kMostInFlight * kMostInFlight;  // of none: before the first stage there is no other

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "optimizer/plan/chain.h"
@@ -74,7 +73,8 @@ class Evaluator {
   /// Of a chain whose loads recompute as they say, and which has room for a minibatch.
   NetworkPace pace_of(const Chain& chain, const std::vector<StageLoad>& loads);
   /// Little's law the other way round: with no room for more in flight, so long at least.
-  void wait_for_room(const Chain& chain, const std::vector<StageLoad>& loads, NetworkPace* pace);
+  void wait_for_room(const Chain& chain, const std::vector<FloorStage>& stages,
+                     const std::vector<StageLoad>& loads, NetworkPace* pace);
   /// Where pipelines drain: simulated with all the depth that fits and with the usual depths, the faster of
   /// the two, or some number above `limit`. The best depths are hardly faster.
   std::optional<ChainPrice> with_all_depth(const Chain& chain, const Plan& plan, const PlanCost& cost,

@@ -24,22 +24,29 @@ class NumberedNodes {
     }
   }
 
-  /// By rank: whether it has each node.
-  std::vector<std::vector<bool>> by_rank(const Plan& plan, int64_t ranks) const {
-    std::vector<std::vector<bool>> has(static_cast<size_t>(ranks), std::vector<bool>(bytes_.size()));
+  /// By rank: its nodes.
+  std::vector<std::vector<size_t>> by_rank(const Plan& plan, int64_t ranks) const {
+    std::vector<std::vector<size_t>> nodes(static_cast<size_t>(ranks));
     for (const Stage& stage : plan.stages) {
       for (const std::string& node : stage.nodes) {
         const size_t number = number_of_.at(node);
-        for (const int64_t rank : stage.ranks) has[static_cast<size_t>(rank)][number] = true;
+        for (const int64_t rank : stage.ranks) nodes[static_cast<size_t>(rank)].push_back(number);
       }
     }
-    return has;
+    return nodes;
   }
 
-  int64_t bytes_lacking(const std::vector<bool>& has, const std::vector<bool>& needs) const {
+  /// Whether each node is one of these.
+  std::vector<bool> set_of(const std::vector<size_t>& nodes) const {
+    std::vector<bool> set(bytes_.size());
+    for (const size_t node : nodes) set[node] = true;
+    return set;
+  }
+
+  int64_t bytes_lacking(const std::vector<bool>& has, const std::vector<size_t>& needs) const {
     int64_t lacks = 0;
-    for (size_t i = 0; i < bytes_.size(); ++i)
-      if (needs[i] && !has[i]) lacks += bytes_[i];
+    for (const size_t node : needs)
+      if (!has[node]) lacks += bytes_[node];
     return lacks;
   }
 
@@ -100,7 +107,9 @@ Plan renamed_for_fewest_moves(const Plan& in_force, Plan plan, const Profile& pr
   if (inputs.levels.size() > 1) return plan;
   const int64_t ranks = std::max(in_force.world_size, plan.world_size);
   const NumberedNodes nodes(state_bytes(profile, inputs.optimizer_slots));
-  const auto has = nodes.by_rank(in_force, ranks), needs = nodes.by_rank(plan, ranks);
+  const auto needs = nodes.by_rank(plan, ranks);
+  std::vector<std::vector<bool>> has;
+  for (const std::vector<size_t>& own : nodes.by_rank(in_force, ranks)) has.push_back(nodes.set_of(own));
   std::vector<int64_t> name(static_cast<size_t>(ranks));
   for (const auto& [kind, members] : alike(inputs, plan.world_size)) {
     std::vector<std::vector<int64_t>> costs;  // bytes that the rank lacks of what the place needs

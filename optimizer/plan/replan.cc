@@ -205,16 +205,18 @@ Replanned best_next(const Profile& profile, const Topology& topology, ClassProfi
   }
   const double least = fastest();
   std::optional<std::pair<int64_t, double>> best;  // bytes, seconds
+  std::vector<PlanMove> moves;
   for (auto& [plan, seconds] : plans) {
     if (seconds > kEquallyFast * least) continue;
-    const auto moves = profiled_moves(profile, request.optimizer_slots, in_force, plan);
-    const int64_t bytes = moved_bytes(moves);
-    if (best && *best <= std::pair(bytes, seconds)) continue;
-    best = {bytes, seconds};
-    again.move_seconds = move_seconds(moves, requested_cost_inputs(profile, topology, quiet_links));
+    std::vector<PlanMove> own = profiled_moves(profile, request.optimizer_slots, in_force, plan);
+    const std::pair its(moved_bytes(own), seconds);
+    if (best && *best <= its) continue;
+    best = its;
     again.next_seconds = seconds;
     again.plan = std::move(plan);
+    moves = std::move(own);
   }
+  again.move_seconds = move_seconds(moves, requested_cost_inputs(profile, topology, quiet_links));
   again.plan.predicted = evaluate_plan(again.plan, profile, topology, quiet_links);
   if (!same_stages(again.plan, in_force)) {
     again.plan.profile_digest = measured_digest(profile);

@@ -30,8 +30,8 @@ constexpr double kReplanSeconds = 0.1;
 /// fewest bytes from `in_force`, which is one of them, with ranks renamed (renamed_ranks.h). Pure. `topology`
 /// has a device for each rank.
 ///
-/// They are those that solve() (solve.h) finds with the plan in force and `known` to begin with, in no more
-/// than `budget_seconds`; for schedules that it does not know that of make_plan(), whatever it takes. The
+/// Plans are those that solve() (solve.h) finds with the plan in force and `known` to begin with, in about
+/// `budget_seconds`; for schedules that it does not know the one of make_plan(), whatever that takes. The
 /// budget is in work that is counted, not in time (counted_work.h): docs/interference.md has what it takes.
 ///
 /// `known`: further plans to choose from, of the same schedule and weight rule and on all devices; the one

@@ -52,6 +52,8 @@ constexpr double kSettledWithin = 1.06;
 // Steps (counted_work.h), measured: of a floor, for each stage of it, of a minibatch of a stage simulated.
 constexpr double kFloorSteps = 200, kFloorStageSteps = 75, kEventSteps = 120;
 constexpr double kRowsPart = 0.4;  // of all the steps, at the most, for rows at the beginning
+constexpr double kPricePart =
+    0.25;  // of those that are left, for one price: rounds of uneven shares are long
 // It is over once so many times as much was spent as the last gain took. With 4 and an eighth three of 97
 // drawn problems had plans that were slower by 6 to 177 %.
 constexpr double kPatience = 8, kLeastSteps = 5e6;
@@ -479,9 +481,10 @@ class Search {
       if (!waiting.again) left_out_.push_back(waiting);
       return false;
     }
-    const auto left = static_cast<int64_t>((most_spent() - spent()) / kEventSteps);
-    const auto price = evaluator_.price(waiting.chain, waiting.floor,
-                                        waiting.again ? waiting.likely : before * (1 - kGain), left / 4);
+    const double most_steps = kPricePart * (most_spent() - spent());
+    const auto price =
+        evaluator_.price(waiting.chain, waiting.floor, waiting.again ? waiting.likely : before * (1 - kGain),
+                         static_cast<int64_t>(most_steps / kEventSteps));
     if (price && !waiting.again && price->seconds > waiting.floor * kAboveFloor &&
         price->seconds < kNearBest * before && !q_.inputs.own_links())
       again_.emplace(std::sqrt(price->seconds * waiting.floor),

@@ -20,6 +20,20 @@ using testing::Cli;
 using testing::kProblem;
 using testing::Outcome;
 
+Profile chain_of_six(std::mt19937& random) {
+  Profile profile = testing::random_profile(random, 6, true, 40);
+  for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
+  return profile;
+}
+
+Profile with_large_weights(std::mt19937& random, Profile profile) {
+  for (ProfiledNode& node : profile.nodes) {
+    node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
+    node.parameters = {node.name + ".weight"};
+  }
+  return profile;
+}
+
 TEST_CASE("compare --sync: for each way to hold pipelines together the fastest plan, and what to take") {
   const Cli cli;
   Topology topology;
@@ -124,13 +138,7 @@ TEST_CASE("compare: where it says that another way wins, it advises just that wa
   std::mt19937 random(5);
   for (int round = 0; round < 6; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) {
-      node.forward_seconds += 1e-3;
-      node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
-      node.parameters = {node.name + ".weight"};
-    }
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), with_large_weights(random, chain_of_six(random)));
     const std::string problem = "compare --profile profile.json --gpus " + std::to_string(2 + round % 3) +
                                 " --latency 10us --json --bandwidths ";
     for (const std::string rate : {"300kB/s", "2MB/s", "40MB/s"}) {
@@ -159,9 +167,7 @@ TEST_CASE("compare: a gain under a tenth comes with what it costs") {
   std::mt19937 random(11);
   for (int round = 0; round < 12; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), chain_of_six(random));
     const Json json = parse_json(
         cli.run("compare --profile profile.json --gpus 3 --latency 10us --json --bandwidths 3MB/s").out,
         "out");
@@ -197,9 +203,7 @@ TEST_CASE("compare: every number in its sentences is that of its rows") {
   std::mt19937 random(17);
   for (int round = 0; round < 24; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), chain_of_six(random));
     const char* rates[] = {"30kB/s", "300kB/s", "2MB/s", "10MB/s"};
     const std::string problem = "compare --profile profile.json --gpus " + std::to_string(2 + round % 4) +
                                 " --latency 10us --json --bandwidths " + rates[round / 4 % 4] +
@@ -257,9 +261,7 @@ TEST_CASE("compare: the reason that it states is never refuted by its rows") {
   std::mt19937 random(23);
   for (int round = 0; round < 40; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) node.forward_seconds += 1e-3;
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), chain_of_six(random));
     const char* rates[] = {"100kB/s", "3MB/s", "30MB/s", "1GB/s"};
     const Outcome outcome = cli.run("compare --profile profile.json --gpus " + std::to_string(2 + round % 3) +
                                     " --latency 10us --json --bandwidths " + rates[round % 4]);
@@ -294,13 +296,7 @@ TEST_CASE("compare: a turn is where it is from wherever it is asked, and what ha
   std::mt19937 random(29);
   for (int round = 0; round < 8; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) {
-      node.forward_seconds += 1e-3;
-      node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
-      node.parameters = {node.name + ".weight"};
-    }
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), with_large_weights(random, chain_of_six(random)));
     const std::string problem = "compare --profile profile.json --gpus 3 --latency 10us --json --bandwidths ";
     std::map<std::string, double> above;  // by the kinds on both sides
     for (const std::string rate : {"230kB/s", "300kB/s", "410kB/s", "2MB/s", "2.7MB/s", "3.3MB/s"}) {
@@ -405,13 +401,7 @@ TEST_CASE("on several levels a turn names the links between hosts, and rows that
   std::mt19937 random(8);
   for (int round = 0; round < 4; ++round) {
     const Cli cli;
-    Profile profile = testing::random_profile(random, 6, true, 40);
-    for (ProfiledNode& node : profile.nodes) {
-      node.forward_seconds += 1e-3;
-      node.parameter_bytes = node.trainable_parameter_bytes = 500 * testing::pick(random, 1, 20);
-      node.parameters = {node.name + ".weight"};
-    }
-    write_document(cli.path("profile.json"), profile);
+    write_document(cli.path("profile.json"), with_large_weights(random, chain_of_six(random)));
     const std::string problem = "compare --profile profile.json --levels 2,2 --latency 10us --bandwidths ";
     for (const std::string rates : {"2MB/s,300kB/s", "40MB/s,4MB/s"}) {
       const Json json = parse_json(cli.run(problem + rates + " --json").out, "out");
