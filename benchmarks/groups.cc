@@ -1,5 +1,5 @@
 // What deciding groups costs rank 0: the scheduler alone at 64 pipelines of 16 stages, the server's CPU for a
-// request, and how long a rank waits for an answer on this host. Figures: EXPERIMENTS.md.
+// request, and how long a rank waits for an answer on this host. Figures: experiments/stragglers/RESULTS.md.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-"""Parts of EXPERIMENTS.md that experiments make: what stands between `<!-- made by experiments/all: NAME -->` and `<!-- end: NAME -->`, and the manifest that says of what."""
+"""Parts of experiments/*/RESULTS.md that experiments make: what stands between `<!-- made by experiments/all: NAME -->` and `<!-- end: NAME -->`, and the manifest that says of what."""
 import datetime
 import hashlib
 import json
@@ -10,8 +10,6 @@ import subprocess
 
 SCHEMA = "pipewright.experiments/1"
 root = pathlib.Path(__file__).resolve().parents[2]
-page_file = root / "EXPERIMENTS.md"
-manifest_file = root / "experiments" / "manifest.jsonl"
 
 
 def digest(data):
@@ -60,39 +58,53 @@ def part_of(text, name):
     return (first + len(begin), last) if 0 <= first < last else None
 
 
+def pages():
+    return sorted(root.glob("experiments/*/RESULTS.md"))
+
+
+def page_of(name):
+    """The page that has the part, or None."""
+    return next((page for page in pages() if part_of(page.read_text(), name)), None)
+
+
+def manifest():
+    """Its file, and its lines by experiment."""
+    file = root / "experiments/manifest.jsonl"
+    return file, {line["experiment"]: line for line in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
+
+
 def made(name, line, folder):
-    """The part's text: where it comes from, then the experiment's own page, its headings two deep and its pictures in docs/images."""
-    body = re.sub(r"\A# .*\n+", "", (folder / "results.md").read_text()).replace("../../EXPERIMENTS.md#", "#")
+    """The part's text: where it comes from, then the experiment's own page, its headings two deep and its pictures in docs/images.
+    Links stay: they are written for a page two folders deep, runs/NAME as well as experiments/NAME."""
+    body = re.sub(r"\A# .*\n+", "", (folder / "results.md").read_text())
     body = re.sub(r"^## ", "### ", body, flags=re.MULTILINE)
     for picture in sorted(set(re.findall(r"\]\(([\w.=-]+\.svg)\)", body))):
         kept = f"docs/images/{name}_{picture}"
         shutil.copyfile(folder / picture, root / kept)
-        body = body.replace(f"]({picture})", f"]({kept})")
+        body = body.replace(f"]({picture})", f"](../../{kept})")
     busy = f"; the load of the machine was {line['load_before']:g} when it began" if line["load_before"] >= 0.5 else ""
     return (f"\n{line['date']}, `{line['command']}`, {line['machine']}, commit {line['commit']}, {len(line['runs'])} run folders, "
             f"results {line['results'][:19] if line['results'] else '-'}{busy}.\n\n{body.strip()}\n")
 
 
 def put(name, line, folder):
-    """Writes the part into EXPERIMENTS.md and its line into the manifest."""
-    text = page_file.read_text()
-    place = part_of(text, name)
-    if place is None:
-        raise ValueError(f"EXPERIMENTS.md has no part '{name}'")
-    part = made(name, line, folder)
-    page_file.write_text(text[:place[0]] + part + text[place[1]:])
-    lines = [json.loads(old) for old in manifest_file.read_text().splitlines()] if manifest_file.exists() else []
-    lines = [old for old in lines if old["experiment"] != name] + [{**line, "part": digest(part)}]
-    manifest_file.write_text("".join(json.dumps(one) + "\n" for one in sorted(lines, key=lambda one: one["experiment"])))
+    """Writes the part into its page and its line into the manifest."""
+    page, part = page_of(name), made(name, line, folder)
+    text = page.read_text()
+    begin, end = part_of(text, name)
+    page.write_text(text[:begin] + part + text[end:])
+    file, lines = manifest()
+    lines[name] = {**line, "part": digest(part)}
+    file.write_text("".join(json.dumps(lines[one]) + "\n" for one in sorted(lines)))
 
 
 def faults():
-    """What in EXPERIMENTS.md is not what the manifest says: a sentence each."""
-    text = page_file.read_text()
-    lines = {line["experiment"]: line for line in map(json.loads, manifest_file.read_text().splitlines())} if manifest_file.exists() else {}
+    """What in the pages is not what the manifest says: a sentence each."""
+    text, (_, lines) = "".join(page.read_text() for page in pages()), manifest()
     names = re.findall(r"<!-- made by experiments/all: (\S+) -->", text)
-    found = [f"{name}: the manifest has it, EXPERIMENTS.md has not" for name in lines if name not in names]
-    for name in names:
+    found = [f"{name}: the manifest has it, no RESULTS.md has" for name in lines if name not in names]
+    found += [f"{name}: stands {names.count(name)} times" for name in sorted(set(names)) if names.count(name) > 1]
+    for name in dict.fromkeys(names):
         place = part_of(text, name)
         if place is None:
             found.append(f"{name}: its part has no end")

@@ -97,9 +97,9 @@ GROUP_SIZES = {1: (8, 8, 8, 8, 8), 2: (3, 6, 8, 8, 8), 5: (2, 3, 4, 6, 8)}
 
 # Of other papers, whose rows our own experiments run.
 ELSEWHERE = (
-    ("DynPipe, figure 13: heavy interference on one of two stages, VGG-16: pace against PipeDream's unchanged plan", "1.68 (0.345 s to 0.205 s an iteration)", "interference", "plans-that-follow-the-machine"),
-    ("DynPipe, figure 9: hours to 80 % on CIFAR-10, VGG-16: PipeDream's against DynPipe's", "1.65 (1.414 h, 0.858 h)", "interference", "plans-that-follow-the-machine"),
-    ("PipeTransformer: ViT-B/16 on ImageNet, hours of an epoch's training: without freezing against with", "2.83 (26.5 h, 9.35 h)", "freezing", "freezing"),
-    ("PipeTransformer: BERT-large on SQuAD 1.1", "2.10 (5.12 h, 2.43 h)", "freezing", "freezing"),
-    ("SDPipe: one pipeline 4 times as slow; the appendix states no speed-up", "-", "stragglers", "slow-pipelines"),
+    ("DynPipe, figure 13: heavy interference on one of two stages, VGG-16: pace against PipeDream's unchanged plan", "1.68 (0.345 s to 0.205 s an iteration)", "interference"),
+    ("DynPipe, figure 9: hours to 80 % on CIFAR-10, VGG-16: PipeDream's against DynPipe's", "1.65 (1.414 h, 0.858 h)", "interference"),
+    ("PipeTransformer: ViT-B/16 on ImageNet, hours of an epoch's training: without freezing against with", "2.83 (26.5 h, 9.35 h)", "freezing"),
+    ("PipeTransformer: BERT-large on SQuAD 1.1", "2.10 (5.12 h, 2.43 h)", "freezing"),
+    ("SDPipe: one pipeline 4 times as slow; the appendix states no speed-up", "-", "stragglers"),
 )

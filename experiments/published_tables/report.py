@@ -23,7 +23,7 @@ def figure(value):
 def table(name, lines):
     """Columns and rows."""
     if name == "elsewhere":
-        return ["claim", "published", "ours"], [[line["case"], line["published"], f"[{line['experiment']}](../../EXPERIMENTS.md#{line['anchor']})"] for line in lines]
+        return ["claim", "published", "ours"], [[line["case"], line["published"], f"[{line['experiment']}](../../experiments/{line['experiment']}/RESULTS.md)"] for line in lines]
     more = list(dict.fromkeys(key for line in lines for key in line.get("more", {})))
     unit = next((line["unit"] for line in lines if "unit" in line), "")
     rows = []

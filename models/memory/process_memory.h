@@ -2,7 +2,7 @@
 //
 // The programs and tests that use tensors run on gperftools' tcmalloc. It keeps what tensors give back for
 // the next ones, where glibc returns anything of some MB to the system at once, so that every gradient is
-// paged in anew (EXPERIMENTS.md, Memory that stays). Sanitizers bring an allocator of their own.
+// paged in anew (benchmarks/RESULTS.md, Memory that stays). Sanitizers bring an allocator of their own.
 #pragma once
 
 #include <cstdint>
