@@ -455,8 +455,8 @@ TEST_CASE(
 }
 
 TEST_CASE("what real models call, graphs may call") {
-  // Of the exports of torchvision's, transformers' and timm's models that docs/compared-models.md lists, and
-  // of functions that models use besides.
+  // Of the exports of torchvision's, transformers' and timm's models that tests/models/pt2/RESULTS.md lists,
+  // and of functions that models use besides.
   const std::vector<std::string> called = {
 #include "tests/models/called_operators.inc"
   };
