@@ -60,7 +60,7 @@ TEST_CASE("memory: ranks need what their plans say") {
   };
   std::mt19937 random(20261126);
   const auto draw = [&](size_t count) { return static_cast<size_t>(random()) % count; };
-  for (size_t c = 0; c < (is_long() ? 150 : 10); ++c) {
+  for (size_t c = 0; c < (is_long() ? 150 : 6); ++c) {
     const Kind& kind = kinds[c % kinds.size()];
     const Words& rule = rules[draw(rules.size())];
     const size_t ranks = 1 + draw(3);

@@ -104,7 +104,7 @@ int64_t bytes_moved(const Profile& profile, const Plan& from, const Plan& to) {
 
 TEST_CASE("planning again: sound, on all ranks, no slower than the plan in force, the same again") {
   int cases = 0;
-  for (unsigned seed = 0; seed < 160; ++seed) {
+  for (unsigned seed = 0; seed < (testing::is_long() ? 160U : 60U); ++seed) {
     const auto world = random_world(seed);
     if (!world) continue;
     ++cases;
@@ -114,7 +114,7 @@ TEST_CASE("planning again: sound, on all ranks, no slower than the plan in force
     CHECK(document_digest(same.plan) == document_digest(again.plan));
     sound_plan_again(*world, std::vector<double>(world->slowdowns.size(), 1), world->quiet);
   }
-  CHECK(cases > 120);
+  CHECK(cases > (testing::is_long() ? 120 : 45));
 }
 
 TEST_CASE("planning again: near those that are searched with all effort") {
@@ -124,7 +124,7 @@ TEST_CASE("planning again: near those that are searched with all effort") {
     int beyond = 0;  // by more than 3 %
   };
   Kind chains, graphs, levels;
-  const int tried = testing::is_long() ? 300 : 100;
+  const int tried = testing::is_long() ? 300 : 60;
   for (unsigned seed = 1000; seed < 1000U + static_cast<unsigned>(tried); ++seed) {
     const auto world = random_world(seed);
     if (!world) continue;
@@ -158,14 +158,14 @@ TEST_CASE("planning again: near those that are searched with all effort") {
 TEST_CASE("planning again: sound of schedules that drain too") {
   for (const char* schedule : {"1f1b-flush", "gpipe", "zb-h1"}) {
     int cases = 0;
-    for (unsigned seed = 2000; seed < 2030; ++seed) {
+    for (unsigned seed = 2000; seed < (testing::is_long() ? 2030U : 2010U); ++seed) {
       const auto world = random_world(seed, schedule);
       if (!world) continue;
       ++cases;
       CAPTURE(schedule, seed);
       sound_plan_again(*world, world->slowdowns, world->slowed);
     }
-    CHECK(cases > 15);
+    CHECK(cases > (testing::is_long() ? 15 : 5));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "models/definition/frozen.h"
 #include "runtime/generation/state_moves.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/support/long.h"
 
 namespace pipewright::testing {
 
@@ -18,7 +19,7 @@ inline constexpr int64_t kMostRanks = 6;
 // PIPEWRIGHT_GENERATION_CASES, if it is set.
 inline uint64_t cases_of(uint64_t usual) {
   const char* count = std::getenv("PIPEWRIGHT_GENERATION_CASES");
-  return count ? std::strtoull(count, nullptr, 10) : usual;
+  return count ? std::strtoull(count, nullptr, 10) : is_long() ? 10 * usual : usual;
 }
 
 struct GenerationsRun {

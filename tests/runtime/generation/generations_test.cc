@@ -123,7 +123,7 @@ TEST_CASE("random plans one after the other: every loss, weight and buffer is th
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "shm",    "tiny-shm", "gloo",
                                                "mixed", "staged", "blocks"};
-  for (uint64_t seed = 0; seed < cases_of(60); ++seed) {
+  for (uint64_t seed = 0; seed < cases_of(30); ++seed) {
     const RandomChanges c = random_changes(seed);
     const std::string& transport = transports[seed % transports.size()];
     CAPTURE(seed, transport, words(c.parts), c.rules.optimizer.name, c.rules.gradient_accumulation);
@@ -146,7 +146,7 @@ TEST_CASE(
   at::set_num_threads(1);
   const std::vector<std::string> transports = {"local", "shm", "staged"};
   PrefixFigures figures;
-  for (uint64_t seed = 500; seed < 500 + cases_of(60); ++seed) {
+  for (uint64_t seed = 500; seed < 500 + cases_of(30); ++seed) {
     const RandomChanges c = random_changes(seed, /*freezes=*/true);
     const std::string& transport = transports[seed % transports.size()];
     CAPTURE(seed, transport, words(c.parts), c.rules.optimizer.name, c.rules.gradient_accumulation);

@@ -11,6 +11,7 @@
 #include "models/zoo/registry.h"
 #include "runtime/schedule/torch_csv.h"
 #include "tests/runtime/random_pipelines.h"
+#include "tests/support/long.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -254,7 +255,7 @@ TEST_CASE("oracle: corrections of delays over every rule, random plans") {
   const std::string correction = GENERATE("error-feedback", "dc", "pipemare-t1");
   const std::string name = GENERATE("sgd", "momentum", "adamw", "nadam", "lion", "muon", "adafactor");
   std::set<std::string> seen;
-  for (uint64_t seed = 0; seed < 60; ++seed) {
+  for (uint64_t seed = 0; seed < (is_long() ? 60 : 20); ++seed) {
     RandomJobs jobs(seed);
     RandomJob job = jobs.next(6);
     if (job.plan.weights == "flush" || weight_rule_facts(job.plan.weights).in_place ||
