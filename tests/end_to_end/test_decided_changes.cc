@@ -204,11 +204,12 @@ TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no lo
   const std::string slow = write_flush_plan(folder, "slow.json", {1, 1}, "gpipe");
   Watching run(folder, quiet, {});
   run.adapt = "slow:rank=1,factor=2,plan=" + slow;
-  const std::vector<std::string> rest = {"--minibatches", "400", "--checkpoint-every-epochs", "20"};
-  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 230.
+  const std::vector<std::string> rest = {"--minibatches", "450", "--checkpoint-every-epochs", "20"};
+  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 290: where other programs
+  // have the cores, it takes long to tell so much.
   run.start("launch",
             rest + std::vector<std::string>{"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                                            "random:rank=1,probability=1,duration=25ms,from=150,to=230"});
+                                            "random:rank=1,probability=1,duration=25ms,from=150,to=290"});
   const int code = run.process->wait(120s);
   INFO(run.process->error());
   REQUIRE(code == 0);
@@ -216,13 +217,13 @@ TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no lo
   REQUIRE(told.size() == 3);
   CHECK_THAT(told[1].reason, Catch::StartsWith("slow: rank 1 computes "));
   CHECK(told[1].first_minibatch > 150);
-  CHECK(told[1].first_minibatch < 230);
+  CHECK(told[1].first_minibatch < 290);
   CHECK(told[2].reason == "slow: no rank is any more");
-  CHECK(told[2].first_minibatch > 230);
+  CHECK(told[2].first_minibatch > 290);
   const auto plan = [&](size_t k) { return document_text(read_document<Plan>(run.run / told[k].plan)); };
   CHECK(plan(1) == document_text(read_document<Plan>(slow)));
   CHECK(plan(2) == plan(0));
-  check_equal(run.run, run.repeated("launch", rest), 400);
+  check_equal(run.run, run.repeated("launch", rest), 450);
 }
 
 TEST_CASE(
