@@ -255,7 +255,7 @@ TEST_CASE("oracle: corrections of delays over every rule, random plans") {
   const std::string correction = GENERATE("error-feedback", "dc", "pipemare-t1");
   const std::string name = GENERATE("sgd", "momentum", "adamw", "nadam", "lion", "muon", "adafactor");
   std::set<std::string> seen;
-  for (uint64_t seed = 0; seed < (is_long() ? 60 : 20); ++seed) {
+  for (uint64_t seed = 0; seed < (is_long() ? 60 : 30); ++seed) {
     RandomJobs jobs(seed);
     RandomJob job = jobs.next(6);
     if (job.plan.weights == "flush" || weight_rule_facts(job.plan.weights).in_place ||
