@@ -187,8 +187,8 @@ void check(const po::variables_map& values, const Plan& plan, Found* found) {
   require_memory(plan, prediction, inputs);
   const int64_t limit = memory_limit_bytes(inputs.topology);
   say("memory",
-      "ok: the fullest stage holds " + format_bytes(static_cast<double>(largest_memory(prediction))) +
-          " of tensors on a rank" +
+      "ok: the fullest rank holds " + format_bytes(static_cast<double>(largest_memory(plan, prediction))) +
+          " of tensors" +
           (limit == 0 ? "; no limit was given" : " of " + format_bytes(static_cast<double>(limit))));
   if (copies) say("kept", kept_text(*copies, plan, prediction, inputs.topology));
   if (values.count("changes") != 0) check_changes(values, sequence, inputs);

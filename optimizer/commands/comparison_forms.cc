@@ -74,7 +74,7 @@ TextTable comparison_table(const Comparison& comparison, const Inputs& inputs) {
          number_text(comparison.one_device_seconds / predicted.minibatch_seconds) + "x",
          inputs.profile.minibatch_samples > 0 ? number_text(predicted.samples_per_second) : "-",
          update_text(updates, inputs.profile.minibatch_samples), std::to_string(updates.staleness),
-         format_bytes(static_cast<double>(largest_memory(predicted))), predicted.bottleneck},
+         format_bytes(static_cast<double>(largest_memory(*each.plan, predicted))), predicted.bottleneck},
         crowd_cell(*each.plan, inputs), same_loss_cell(each, comparison));
   }
   return table;
@@ -99,7 +99,7 @@ Json comparison_json(const Comparison& comparison) {
       row["minibatches_per_update"] = updates.most_minibatches;
       row["staleness"] = updates.staleness;
       row["speed_up"] = comparison.one_device_seconds / predicted.minibatch_seconds;
-      row["memory_bytes"] = largest_memory(predicted);
+      row["memory_bytes"] = largest_memory(*each.plan, predicted);
       row["bottleneck"] = predicted.bottleneck;
       if (each.samples_ratio)
         row["samples_ratio"] = std::isfinite(*each.samples_ratio) ? Json(*each.samples_ratio) : Json(nullptr);

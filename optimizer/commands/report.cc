@@ -184,10 +184,13 @@ std::string calibration_text(const HostFactors& factors) {
   return text;
 }
 
-int64_t largest_memory(const Prediction& prediction) {
+int64_t largest_memory(const Plan& plan, const Prediction& prediction) {
+  std::map<int64_t, int64_t> by_rank;
+  for (size_t s = 0; s < plan.stages.size(); ++s)
+    for (const int64_t rank : plan.stages[s].ranks)
+      by_rank[rank] += prediction.stages[s].memory.total_bytes();
   int64_t largest = 0;
-  for (const StagePrediction& stage : prediction.stages)
-    largest = std::max(largest, stage.memory.total_bytes());
+  for (const auto& [rank, bytes] : by_rank) largest = std::max(largest, bytes);
   return largest;
 }
 

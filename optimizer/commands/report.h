@@ -41,8 +41,8 @@ std::string sums_text(const Plan& plan, const Inputs& inputs);
 std::string crowd_cell(const Plan& plan, const Inputs& inputs);
 std::string calibration_text(const HostFactors& factors);
 
-/// Memory of the fullest rank.
-int64_t largest_memory(const Prediction& prediction);
+/// Memory of the fullest rank, of all stages that it has.
+int64_t largest_memory(const Plan& plan, const Prediction& prediction);
 
 /// One line a stage: what it costs per minibatch, by cause, what binds it, its memory, its layers by the
 /// profile. The costs need the profile; `prediction` is priced by `inputs.request`.

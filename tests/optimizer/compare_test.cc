@@ -95,6 +95,16 @@ TEST_CASE("compare writes every strategy and says what to take") {
         name == "dp" || name == "flush" || name == "interleaved" || name == "zb-h1" || name == "2bw";
     if (whole) CHECK(row["minibatches_per_update"] == 4);
     if (name == "dp" || name == "flush" || name == "one device") CHECK(row["staleness"] == 0);
+    // Of the fullest rank, of all stages that it has.
+    const Plan plan = read_document<Plan>(
+        cli.path(name == "one device" ? "plans/gpus=1.json" : "plans/gpus=4." + name + ".json"));
+    std::map<int64_t, int64_t> by_rank;
+    for (size_t s = 0; s < plan.stages.size(); ++s)
+      for (const int64_t rank : plan.stages[s].ranks)
+        by_rank[rank] += plan.predicted->stages[s].memory.total_bytes();
+    int64_t most = 0;
+    for (const auto& [rank, bytes] : by_rank) most = std::max(most, bytes);
+    CHECK(row["memory_bytes"] == most);
   }
   const Json more =
       parse_json(cli.run("compare " + kProblem + "--samples-per-update 64 --json").out, "out")["strategies"];
