@@ -193,7 +193,8 @@ void run_simulate(const Arguments& arguments) {
                             ? settled_minibatch_seconds(plan.schedule, shape, cost.times, how)
                             : prediction.minibatch_seconds;
   std::string words = plan.shape_text() + ", " + std::to_string(span.count) +
-                      " minibatches: " + format_seconds(run.total_seconds);
+                      (span.count == 1 ? " minibatch: " : " minibatches: ") +
+                      format_seconds(run.total_seconds);
   if (!disturbances.empty())
     words += " disturbed, " + format_seconds(run.steady_minibatch_seconds) + " per minibatch in the middle";
   words += "; " + std::string(disturbances.empty() ? "" : "undisturbed ") + "in the long run " +

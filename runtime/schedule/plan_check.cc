@@ -13,7 +13,9 @@ ScheduleCheck check_plan_runs(const Plan& plan, int64_t gradient_accumulation) {
   ScheduleCheck check = check_schedule(plan.schedule, shape, rehearsal_span(shape));
   if (check.completes && check.problem.empty()) return check;
   throw PlanError("plan: schedule '" + plan.schedule + "' does not work: " + check.problem,
-                  "Raise in_flight of the stages before the one that waits, or plan again.");
+                  plan.order.empty()
+                      ? "Raise in_flight of the stages before the one that waits, or plan again."
+                      : "Change its order: a rank that waits is to do first what others wait for.");
 }
 
 Plan with_used_depths(Plan plan) {
