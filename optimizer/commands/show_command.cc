@@ -1,4 +1,5 @@
 // `show`: a plan as tables and a timeline.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -38,6 +39,11 @@ std::vector<StageTimes> slot_times(const Plan& plan) {
   slot.forward_seconds = 1;
   slot.backward_seconds = 1;
   return std::vector<StageTimes>(plan.stages.size(), slot);
+}
+
+bool names_layers(const Plan& plan) {
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return !stage.layers.empty(); });
 }
 
 /// room_text() within --memory or the topology's, by --profile or else by what the plan predicts.
@@ -104,10 +110,21 @@ void run_show(const Arguments& arguments) {
   // Names that the profile gives to what the stages hold now.
   std::optional<Profile> profile;
   if (values.count("profile") != 0) profile = read_profile(values["profile"].as<std::string>());
-  const auto named = [&](Plan plan) { return profile ? with_layers(std::move(plan), *profile) : plan; };
-  const Plan plan = named(read_plan(values));
-  if (const std::string text = outdated_text(values["plan"].as<std::string>()); !text.empty())
+  const auto named = [&](Plan plan) {
+    if (profile) return with_layers(std::move(plan), *profile);
+    if (!plan.predicted)  // nothing says that they are still those of the nodes
+      for (Stage& stage : plan.stages) stage.layers.clear();
+    return plan;
+  };
+  const auto file = values["plan"].as<std::string>();
+  const Plan given = read_plan(values), plan = named(given);
+  if (const std::string text = outdated_text(file); !text.empty())
     std::cerr << "note: " << text << "\n";
+  else if (names_layers(given) && !names_layers(plan))
+    std::cerr
+        << "note: " << file
+        << " has no prediction by which its layers would be known to be those of its nodes, so nodes are "
+           "shown; --profile FILE names their layers.\n";
   const Span span = {0, in_range(values, "minibatches", 1, 4096)};
   const int64_t width = output_width(values);
   if (values.count("changes") != 0) {

@@ -238,10 +238,23 @@ TEST_CASE("layers are named by the nodes that a stage holds, not by those that i
   INFO(alone.out << alone.error);
   CHECK_THAT(alone.out, Catch::Contains(" " + moved + " .. ") && !Catch::Contains("layer0"));
   CHECK_THAT(alone.error, Catch::Contains("as are the names of its layers"));
+  // Who deletes the prediction with it is told no other names.
+  json.erase("predicted");
+  write_file(cli.path("unpriced.json"), json.dump());
+  const Outcome unpriced = cli.run("show --plan unpriced.json");
+  INFO(unpriced.out << unpriced.error);
+  CHECK(unpriced.out.find(" " + moved + " .. ") != std::string::npos);
+  CHECK(unpriced.out.find("layer0") == std::string::npos);
+  CHECK_THAT(unpriced.error, Catch::Contains("note: unpriced.json has no prediction"));
+  for (Json& stage : json["stages"]) stage.erase("layers");
+  write_file(cli.path("unpriced.json"), json.dump());
+  CHECK(cli.run("show --plan unpriced.json").error.empty());
   const Profile profile = read_document<Profile>(cli.path("profile.json"));
   const auto node = std::find_if(profile.nodes.begin(), profile.nodes.end(),
                                  [&](const ProfiledNode& each) { return each.name == moved; });
   REQUIRE(node != profile.nodes.end());
+  CHECK_THAT(cli.run("show --plan unpriced.json --profile profile.json").out,
+             Catch::Contains("  " + node->layer + "\n"));
   CHECK_THAT(cli.run("show --plan p.json --profile profile.json").out,
              Catch::Contains("  " + node->layer + "\n"));
   REQUIRE(cli.run("evaluate --plan p.json --profile profile.json --output p.json").code == 0);
@@ -525,6 +538,10 @@ TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back"
     return parse_document<Plan>(evaluated.out, "out").predicted->minibatch_seconds;
   };
   CHECK(steady("theirs.json") == Approx(steady("p.json")));
+  write_file(cli.path("stuck.csv"), "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+  const Outcome stuck = cli.run("convert --input stuck.csv --plan p.json --output stuck.json");
+  CHECK(stuck.code == 3);
+  CHECK_THAT(stuck.error, Catch::Contains("deadlock") && Catch::Contains("Change its order"));
 
   REQUIRE(
       cli.run("convert --input p.json --profile profile.json --to torchtitan --output modules.json").code ==
