@@ -72,7 +72,7 @@ int64_t in_flight_bound(int64_t later_devices, int64_t replicas) {
 }
 
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planned_in_flight,
-                         const CostInputs& inputs) {
+                         const CostInputs& inputs, int64_t untaken_gradients) {
   const int64_t in_flight = load.frozen ? 1 : planned_in_flight;
   const int64_t weights = load.trainable_bytes;
   // Between forward and backward a stage that recomputes keeps what came in, its buffers as they were, what
@@ -105,11 +105,11 @@ StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t planne
   memory.optimizer_bytes = inputs.optimizer_slots * weights;
   memory.activations_bytes = in_flight * kept + (drops ? 1 : in_flight) * again;
   // Receives are posted two messages ahead. A send keeps its message until it is known to have been taken,
-  // but for what the link itself holds: as many gradients as there are minibatches in flight and one more; of
-  // the activations one that is not among those in flight. And there is the activation that is being made, or
-  // the gradient that came in and is in use.
+  // but for what the link itself holds: one gradient more than there are minibatches in flight, or in flight
+  // at the receiver; of the activations one that is not among those in flight. And there is the activation
+  // that is being made, or the gradient that came in and is in use.
   const auto buffered = [&](int64_t bytes) { return std::min(bytes, inputs.buffered_bytes); };
-  const int64_t sent_gradients = (in_flight + 1) * load.in_bytes;
+  const int64_t sent_gradients = std::max(in_flight + 1, untaken_gradients) * load.in_bytes;
   memory.messages_bytes =
       2 * (load.in_bytes + load.out_bytes) + sent_gradients - buffered(sent_gradients) + 2 * load.out_bytes;
   // No gradients: what is posted ahead, what is sent and not known to have been taken, and what is made.

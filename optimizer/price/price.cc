@@ -9,6 +9,7 @@
 #include "graph/units.h"
 #include "optimizer/cost/placed.h"
 #include "runtime/schedule/check.h"
+#include "runtime/schedule/message_room.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {
@@ -127,10 +128,12 @@ std::vector<StagePeriod> busy_periods(const Plan& plan, const PlanCost& cost) {
 }
 
 std::vector<StagePrediction> stage_predictions(const Plan& plan, const PlanCost& cost) {
+  const PipelineShape shape = shape_of(plan);
   std::vector<StagePrediction> stages;
   for (size_t s = 0; s < cost.loads.size(); ++s)
-    stages.push_back(stage_prediction(cost.loads[s], static_cast<int64_t>(plan.stages[s].ranks.size()),
-                                      plan.stages[s].in_flight, cost.times[s], cost.inputs));
+    stages.push_back(stage_prediction(cost.loads[s], shape.replicas[s], shape.in_flight[s],
+                                      untaken_gradients(shape, static_cast<int64_t>(s)), cost.times[s],
+                                      cost.inputs));
   return stages;
 }
 

@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "graph/update_rules.h"
 #include "models/memory/memory_meter.h"
+#include "runtime/schedule/message_room.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/split_messages.h"
 #include "runtime/sync/bucket_reducer.h"
@@ -263,11 +264,6 @@ class Worker::Execution {
     const auto room_behind = static_cast<int64_t>(pieces(lane.behind));
     const int64_t in_flight = worker_.shape_.trains(s) ? worker_.shape_.in_flight[static_cast<size_t>(s)] : 1;
     const int64_t limit = 1 + (by_blocks ? listed_.count : in_flight);
-    // Of orders that are listed no argument says that such waits close no circle: there is room for all that
-    // the receiver can have in flight.
-    const bool listed = worker_.shape_.v_shaped || !worker_.shape_.order.empty();
-    const int64_t gradient_limit =
-        listed && !first ? std::max(limit, 1 + worker_.shape_.in_flight[static_cast<size_t>(s - 1)]) : limit;
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
@@ -275,7 +271,7 @@ class Worker::Execution {
       lane.inbox = std::make_unique<Inbox>(transport, worker_.tags_.of(forwards, s - 1), activations,
                                            kAhead * room_before, comes(std::move(of_activations)));
       lane.gradient_outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(Stream::kGradient, s),
-                                                      gradient_limit * room_before);
+                                                      untaken_gradients(worker_.shape_, s) * room_before);
     }
     if (!last) {
       lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit * room_behind);

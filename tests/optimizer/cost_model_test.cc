@@ -358,6 +358,12 @@ TEST_CASE("Memory of a rank") {
   CHECK(one.activations_bytes == 3 * (700 + 2000 + 50));
   CHECK(one.messages_bytes == 2 * (2000 + 3000) + (3 + 1) * 2000 + 2 * 3000);
   CHECK(one.workspace_bytes == 600);
+  // Of listed orders as many gradients as their receiver has in flight, and one more; never fewer than there
+  // are.
+  const StageMemory listed = stage_memory(example_load(), 1, 3, example_inputs(), 7);
+  CHECK(listed.messages_bytes == one.messages_bytes + (7 - 4) * 2000);
+  CHECK(listed.total_bytes() == one.total_bytes() + (7 - 4) * 2000);
+  CHECK(stage_memory(example_load(), 1, 3, example_inputs(), 2).total_bytes() == one.total_bytes());
   // A link that holds messages itself: gradients first fill it from one side, activations from the other.
   CostInputs ring = example_inputs();
   for (const int64_t held : {100, 3 * 50 + 10, 7000, 8000, 1 << 20}) {

@@ -13,6 +13,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/dry_run.h"
+#include "runtime/schedule/message_room.h"
 #include "runtime/schedule/simulate.h"
 #include "tests/runtime/schedule/shapes.h"
 
@@ -37,10 +38,9 @@ struct StreamRules {
 StreamRules rules_of_a_run(const PipelineShape& shape) {
   Depths limit = shape.in_flight;
   for (int64_t& messages : limit) ++messages;
-  Depths gradients = limit;
-  if (shape.v_shaped || !shape.order.empty())
-    for (size_t stage = 1; stage < limit.size(); ++stage)
-      gradients[stage] = std::max(limit[stage], limit[stage - 1]);
+  Depths gradients;
+  for (int64_t stage = 0; stage < shape.stages(); ++stage)
+    gradients.push_back(untaken_gradients(shape, stage));
   return {limit, gradients};
 }
 
