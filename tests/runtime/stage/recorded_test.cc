@@ -2,6 +2,7 @@
 // (tests/support/fake_recording.h).
 #include "models/load.h"
 #include "models/run/device_passes.h"
+#include "runtime/schedule/torch_csv.h"
 #include "runtime/stage/recorded_stage.h"
 #include "test_paths.h"
 #include "tests/runtime/stage/recorded_run.h"
@@ -60,6 +61,31 @@ TEST_CASE("recordings: the bits of training without, for drawn plans of rules wi
   }
   CHECK(recorded > 100);
   reset_fake_device();
+}
+
+TEST_CASE(
+    "recordings: two stages on a rank, V-shaped, and a listed order with backwards in one piece and in two") {
+  at::set_num_threads(1);
+  const Model model = load_model("mlp:layers=6,width=8,image=4,classes=5", 2);
+  std::vector<Plan> plans;
+  for (const char* schedule : {"zbv", "dualpipev"}) {
+    plans.push_back(v_shaped_plan(model, schedule, 2, 1, 3));
+    plans.push_back(plan_of_torch_csv(torch_csv_text(plans.back()), "schedule.csv", plans.back()));
+  }
+  const Plan pair = with_schedule(plan_of(model, {1, 1}, {2, 2}), "1f1b-flush", "flush", 2);
+  plans.push_back(plan_of_torch_csv("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1W0,1B1\n", "schedule.csv", pair));
+  for (const Plan& plan : plans) {
+    CAPTURE(plan.schedule, plan.shape_text(), plan.order);
+    RandomJob job;
+    job.model = model;
+    job.plan = plan;
+    job.rules = momentum_rules();
+    job.spans = {{0, 7}, {7, 6}};
+    const RecordedRun without = train(job, false), with = train(job, true);
+    check_equal(without.run, with.run);
+    CHECK(with.texts == std::vector<std::string>(2, "used"));
+    CHECK(with.forwards > 12);
+  }
 }
 
 TEST_CASE("recordings: models of the zoo, with and without dropout, over one to three ranks") {
