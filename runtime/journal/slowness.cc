@@ -14,7 +14,7 @@ constexpr double kExplains = 0.2;
 
 std::string number(double value) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.2g", value);
+  std::snprintf(text, sizeof text, value < 10 ? "%.2g" : "%.0f", value);  // 181, not 1.8e+02
   return text;
 }
 

@@ -102,6 +102,10 @@ TEST_CASE("each cause of slowness is named, with the rank that sets the pace and
   CHECK(slowness_text(summary, plan) == "3 times slower than predicted");
   times.trained_seconds = 3.6;
 
+  summary.minibatch_seconds = 2.172;
+  CHECK_THAT(slowness_text(summary, plan), Catch::StartsWith("181 times slower than predicted"));
+  summary.minibatch_seconds = 0.036;
+
   // Nothing that was counted explains it, or nothing was counted.
   slow.receive_wait_seconds = 0.1;
   CHECK(slowness_text(summary, plan) == "3 times slower than predicted");
