@@ -68,9 +68,8 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
       summary.evaluation ? loss_text(summary.evaluation->loss) : "-", hits(evaluation.top1),
       hits(evaluation.top5), known_bytes(memory_bytes), known_bytes(predicted_memory_bytes),
       // What ranks count begins anew where they do.
-      summary.minibatches > 0 && !summary.ranks.empty() && summary.recoveries.empty() &&
-              run.settings.resume.empty()
-          ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.minibatches))
+      summary.own_minibatches() > 0 && !summary.ranks.empty() && summary.recoveries.empty()
+          ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.own_minibatches()))
           : "-"};
 }
 
@@ -98,12 +97,21 @@ std::string note_of_crowded_runs(const std::vector<FinishedRun>& runs) {
          " cores; such times say nothing about a plan.";
 }
 
+/// Those that the plan in force at the end puts on the rank, "0 3"; "-" if none.
+std::string stages_text(const Plan& plan, int64_t rank) {
+  std::string text;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<int64_t>& ranks = plan.stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end())
+      text += (text.empty() ? "" : " ") + std::to_string(s);
+  }
+  return text.empty() ? "-" : text;
+}
+
 /// Of each rank whose plan says what to expect.
 void add_times(const FinishedRun& run, TextTable* table) {
   for (const RankTimes& rank : rank_times(run.summary, run.plan)) {
-    std::string stages;
-    for (const int64_t stage : rank.stages) stages += (stages.empty() ? "" : " ") + std::to_string(stage);
-    Row row = {run.name, std::to_string(rank.rank), stages};
+    Row row = {run.name, std::to_string(rank.rank), stages_text(run.plan, rank.rank)};
     for (double RankTime::*const part :
          {&RankTime::compute_seconds, &RankTime::other_seconds, &RankTime::period_seconds})
       row.push_back(format_seconds(rank.measured.*part) + " (" + format_seconds(rank.predicted.*part) + ")");
@@ -198,7 +206,7 @@ void add_memory(const FinishedRun& run, TextTable* table) {
   for (const RankSummary& rank : run.summary.ranks) {
     if (rank.peak_memory_bytes == 0) continue;  // it ended before anything was counted
     const StageMemory* const predicted = rank.predicted_memory ? &*rank.predicted_memory : nullptr;
-    Row row = {run.name, std::to_string(rank.rank), std::to_string(rank.stage)};
+    Row row = {run.name, std::to_string(rank.rank), stages_text(run.plan, rank.rank)};
     const auto cell = [&](int64_t bytes, std::optional<int64_t> said) {
       row.push_back(bytes_text(bytes) + (said ? " (" + bytes_text(*said) + ")" : ""));
     };
