@@ -11,6 +11,7 @@
 namespace pipewright {
 namespace {
 
+constexpr double kRounding = 1e-9;  // of sums in another order
 constexpr const char* kMoveBandwidth = R"(
 (() => {
   const box = document.getElementById('bandwidth'), data = JSON.parse(box.dataset.times);
@@ -55,7 +56,11 @@ void add_bandwidths(Page* page, const std::vector<Curve>& plans, double now) {
     }
     std::stable_sort(order.begin(), order.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
-    row.push_back(order.empty() ? "-" : order.front().second);
+    // Of plans that are equal but for rounding the first one.
+    const auto fastest = std::find_if(plans.begin(), plans.end(), [&](const Curve& plan) {
+      return !order.empty() && plan.points[i].second <= order.front().first * (1 + kRounding);
+    });
+    row.push_back(order.empty() ? "-" : fastest->name);
     std::string sentence = row.front() + ": ";
     for (const auto& [seconds, name] : order)
       sentence += (&name == &order.front().second ? "" : ", ") + name + " " + format_seconds(seconds);

@@ -68,6 +68,11 @@ Simulation show_plan(const po::variables_map& values, const Plan& plan, Span spa
          << plan.predicted->bottleneck << "\n";
   }
   if (const std::string room = room_as_asked(values, plan); !room.empty()) head << room << "\n";
+  const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                      [](const Stage& stage) { return stage.ranks.size() > 1; });
+  if (plan.predicted && replicated)
+    head << "Times are a rank's, for one of its own minibatches; evaluate and pages have a stage's, for each "
+            "minibatch of the run.\n";
   std::cout << wrapped(head.str(), width) << "\n" << plan_table(plan).text(width);
   check_plan_runs(plan);
   return simulate(schedule_of(plan), shape_of(plan), slot_times(plan), span);

@@ -29,6 +29,7 @@
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/time_use.h"
+#include "runtime/verify/verify.h"
 
 namespace pipewright {
 namespace {
@@ -275,11 +276,15 @@ void add_verified(Page* page, const FinishedRun& run) {
                     ":");
     page->command(verified->command);
   } else {
-    const bool possible = !list_checkpoints(run.folder).empty();
-    page->paragraph(possible
+    const std::string missing =
+        list_checkpoints(run.folder).empty() ? "it has left no checkpoint to compare with"
+        : !verified_from(run.folder, run.settings.resume)
+            ? "it went on from a checkpoint, and none that is there has nothing in flight"
+            : "";
+    page->paragraph(missing.empty()
                         ? "Not yet. This trains the plan again in one process, and compares every bit:"
-                        : "Not yet, and this run cannot be: it has left no checkpoint to compare with. One "
-                          "that is trained with --checkpoint-every-epochs 1 is verified by:");
+                        : "Not yet, and this run cannot be: " + missing +
+                              ". One that is trained with --checkpoint-every-epochs 1 is verified by:");
     page->command("pipewright-runtime verify --run " + run.folder.string());
   }
   TextTable table({{"rank"}, {"stage"}, {"digest of the last weights", TableColumn::Side::kLeft}});

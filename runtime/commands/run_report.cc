@@ -67,8 +67,8 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
       summary.minibatches > 0 ? loss_text(summary.train_loss) : "-",
       summary.evaluation ? loss_text(summary.evaluation->loss) : "-", hits(evaluation.top1),
       hits(evaluation.top5), known_bytes(memory_bytes), known_bytes(predicted_memory_bytes),
-      // What ranks count begins anew where they do.
-      summary.own_minibatches() > 0 && !summary.ranks.empty() && summary.recoveries.empty()
+      // What ranks count begins anew where they do, and those of a run that failed have not said it.
+      summary.status != "failed" && summary.own_minibatches() > 0 && !summary.ranks.empty() && summary.recoveries.empty()
           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.own_minibatches()))
           : "-"};
 }

@@ -133,28 +133,16 @@ void verify_new_run(const po::variables_map& options) {
   report(verification, job.plan_of(job.generation_at(end - 1)), folder, options);
 }
 
-bool is_drained_checkpoint(const fs::path& folder) { return is_drained(open_checkpoint(folder).manifest); }
-
-// Where a run that went on from `resume` began, as far as can be told: at that checkpoint, or at the oldest
-// of its folder, but for the last; with nothing in flight.
 std::string start_in(const fs::path& folder, const std::string& resume) {
-  if (resume.empty()) return "";
-  const bool is_there = file_exists(fs::path(resume) / kManifestName);
-  if (is_there && is_drained_checkpoint(resume)) return resume;
-  const auto checkpoints = list_checkpoints(folder);
-  for (size_t i = checkpoints.size(); i-- > 1;) {
-    if (is_drained_checkpoint(checkpoints[i])) return checkpoints[i];
-  }
-  if (is_there) {
-    throw InputError(folder.string() + ": the run went on from " + resume +
-                         " with minibatches in flight, and verify begins with an empty pipeline",
-                     "Give a checkpoint of the end of an epoch or a run of its past: --resume CHECKPOINT.");
-  }
-  throw InputError(folder.string() + ": the run went on from " +
-                       (resume == "latest"
-                            ? "a checkpoint of its own that is no longer there, or has minibatches in flight"
-                            : resume + ", which is not there (any more, or seen from here)"),
-                   "Give one of its past: --resume CHECKPOINT.");
+  if (const std::optional<std::string> start = verified_from(folder, resume)) return *start;
+  const bool is_there = resume == "latest" || file_exists(fs::path(resume) / kManifestName);
+  throw InputError(
+      folder.string() + ": the run went on from " +
+          (resume == "latest" ? "a checkpoint of its own" : resume) +
+          (is_there ? ", and no checkpoint that is there has nothing in flight, as verify begins with"
+                    : ", which is not there (any more, or seen from here)"),
+      "Of a run with --checkpoint-every-epochs 1 each has nothing in flight. One of its past that is "
+      "elsewhere: --resume CHECKPOINT.");
 }
 
 // For the run's page. A folder that cannot be written to is verified all the same.

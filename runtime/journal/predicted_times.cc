@@ -132,8 +132,9 @@ std::string prediction_text(const Summary& summary, const Plan& plan) {
                                  [&](const RankSummary& each) { return each.rank == largest.row->rank; });
   const bool more = largest.measured > largest.predicted;
   const RankTime &measured = largest.row->measured, &predicted = largest.row->predicted;
-  std::string text = percent(ratio) + (ratio > 1 ? " slower" : " faster") +
-                     " than predicted; the largest gap, in the mean over all minibatches: rank " +
+  const std::string off = percent(ratio);
+  std::string text = (off == "0 %" ? "as fast as" : off + (ratio > 1 ? " slower than" : " faster than")) +
+                     " predicted; the largest gap, in the mean over all minibatches: rank " +
                      std::to_string(largest.row->rank) + " (" + stages_text(largest.row->stages) + ") " +
                      (largest.computes ? "computes " : "waits ") + format_seconds(largest.measured) + " of " +
                      format_seconds(measured.period_seconds) + ", predicted " +

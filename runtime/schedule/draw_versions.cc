@@ -16,18 +16,22 @@ Svg draw_versions(const std::string& schedule, const PipelineShape& shape, Span 
   }
   const double cell = 10 + text_width(std::to_string(std::max(most, span.end())));
   const double left = text_width("stage 100") + 16;
-  Svg svg(left + cell * static_cast<double>(span.count) + 8,
-          kTop + kRow * static_cast<double>(shape.stages()) + 8, "Weight versions");
   // Delays 0, 1, 2, ...; one colour for all from the last on.
   constexpr const char* kShades[] = {"#7fc08a", "#f2c14e", "#e08a3c", "#c8503c", "#8c2f39"};
   constexpr size_t kLast = std::size(kShades) - 1;
+  constexpr double kSwatch = 18, kGap = 14;
+  const auto word = [](size_t i) {
+    return (i == 0 ? "updates behind: " : "") + std::to_string(i) + (i == kLast ? " or more" : "");
+  };
+  double legend = 0;
+  for (size_t i = 0; i <= kLast; ++i) legend += kSwatch + text_width(word(i)) + kGap;
+  Svg svg(left + std::max(cell * static_cast<double>(span.count), legend) + 8,
+          kTop + kRow * static_cast<double>(shape.stages()) + 8, "Weight versions");
   double x = left;
   for (size_t i = 0; i <= kLast; ++i) {
     svg.coloured(x, 4, 12, 12, kShades[i]);
-    const std::string word =
-        (i == 0 ? "updates behind: " : "") + std::to_string(i) + (i == kLast ? " or more" : "");
-    svg.text(x + 18, 14, word);
-    x += 18 + text_width(word) + 14;
+    svg.text(x + kSwatch, 14, word(i));
+    x += kSwatch + text_width(word(i)) + kGap;
   }
   for (int64_t k = 0; k < span.count; ++k)
     svg.text(left + cell * (static_cast<double>(k) + 0.5), kTop - 8, std::to_string(span.first + k), "muted",

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include "graph/error.h"
+#include "graph/regular_file.h"
+#include "runtime/checkpoint/checkpoint.h"
 #include "runtime/generation/training_data.h"
 
 namespace pipewright {
@@ -73,6 +75,18 @@ Verification verify(const Job& job, const std::filesystem::path& run_folder, con
         compared_with_one_device(retraining, parts, written, verification.places, tolerance);
   }
   return verification;
+}
+
+std::optional<std::string> verified_from(const std::filesystem::path& folder, const std::string& resume) {
+  if (resume.empty()) return "";
+  const auto begins_empty = [](const std::filesystem::path& checkpoint) {
+    return is_drained(open_checkpoint(checkpoint).manifest);
+  };
+  if (file_exists(std::filesystem::path(resume) / kManifestName) && begins_empty(resume)) return resume;
+  const auto checkpoints = list_checkpoints(folder);
+  for (size_t i = checkpoints.size(); i-- > 1;)
+    if (begins_empty(checkpoints[i])) return checkpoints[i].string();
+  return std::nullopt;
 }
 
 }  // namespace pipewright

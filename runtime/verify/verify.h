@@ -35,4 +35,9 @@ struct Verification {
 Verification verify(const Job& job, const std::filesystem::path& run_folder, const Checkpoint& end,
                     double tolerance, const std::vector<std::string>& against = {});
 
+/// From which checkpoint a run that went on from `resume` (Run::resume) can be verified, as far as can be
+/// told: that one, or the oldest of its folder, but for the last, with nothing in flight. "" where `resume`
+/// is; nothing if there is none.
+std::optional<std::string> verified_from(const std::filesystem::path& folder, const std::string& resume);
+
 }  // namespace pipewright
