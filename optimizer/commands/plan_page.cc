@@ -161,9 +161,9 @@ void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
   if (is_for_inference(plan)) {
     page->table(plan_table(plan), "Stages");
   } else {
-    page->table(stage_table(plan, *plan.predicted, inputs),
-                "What each stage takes for a minibatch of the run: of a rank's times as small a part as it "
-                "has of these");
+    page->table(
+        stage_table(plan, *plan.predicted, inputs),
+        "What each stage takes for a minibatch of the run (a rank's times, shared out among replicas)");
     page->table(memory_table(*plan.predicted), "Memory of a rank of each stage");
   }
   add_timeline(page, plan, inputs);

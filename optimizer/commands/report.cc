@@ -9,6 +9,7 @@
 #include "optimizer/cost/formulas.h"
 #include "optimizer/cost/tied.h"
 #include "optimizer/plan/evaluate.h"
+#include "optimizer/plan/memory_check.h"
 #include "optimizer/plan/stage_layers.h"
 
 namespace pipewright {
@@ -185,12 +186,9 @@ std::string calibration_text(const HostFactors& factors) {
 }
 
 int64_t largest_memory(const Plan& plan, const Prediction& prediction) {
-  std::map<int64_t, int64_t> by_rank;
-  for (size_t s = 0; s < plan.stages.size(); ++s)
-    for (const int64_t rank : plan.stages[s].ranks)
-      by_rank[rank] += prediction.stages[s].memory.total_bytes();
   int64_t largest = 0;
-  for (const auto& [rank, bytes] : by_rank) largest = std::max(largest, bytes);
+  for (const auto& [rank, memory] : memory_by_rank(plan, prediction))
+    largest = std::max(largest, memory.total_bytes());
   return largest;
 }
 

@@ -50,7 +50,7 @@ int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const
 /// / m).
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
 
-/// Bytes on one rank of the stage. `untaken_gradients` (runtime/schedule/message_room.h): where it may be
+/// Bytes on one rank of the stage. `untaken_gradients` (runtime/schedule/message_limits.h): where it may be
 /// more than in_flight + 1.
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight, const CostInputs& inputs,
                          int64_t untaken_gradients = 0);

@@ -1,7 +1,6 @@
 #include "optimizer/plan/memory_check.h"
 
 #include <algorithm>
-#include <map>
 
 #include "graph/error.h"
 #include "graph/units.h"
@@ -14,6 +13,13 @@ std::string text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)
 
 }  // namespace
 
+std::map<int64_t, StageMemory> memory_by_rank(const Plan& plan, const Prediction& prediction) {
+  std::map<int64_t, StageMemory> by_rank;
+  for (size_t s = 0; s < prediction.stages.size(); ++s)
+    for (const int64_t rank : plan.stages[s].ranks) by_rank[rank] += prediction.stages[s].memory;
+  return by_rank;
+}
+
 std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& prediction,
                                            const Prediction& recomputing, const Topology& topology) {
   const auto limit_of = [&](int64_t rank) {
@@ -24,14 +30,8 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
     }
     return limit;
   };
-  std::map<int64_t, StageMemory> by_rank;
-  std::map<int64_t, int64_t> recomputing_bytes;
-  for (size_t s = 0; s < prediction.stages.size(); ++s) {
-    for (const int64_t rank : plan.stages[s].ranks) {
-      by_rank[rank] += prediction.stages[s].memory;
-      recomputing_bytes[rank] += recomputing.stages[s].memory.total_bytes();
-    }
-  }
+  std::map<int64_t, StageMemory> by_rank = memory_by_rank(plan, prediction);
+  std::map<int64_t, StageMemory> recomputing_by_rank = memory_by_rank(plan, recomputing);
   std::vector<MemoryDeficit> deficits;
   std::vector<char> seen(static_cast<size_t>(plan.world_size), 0);
   for (size_t s = 0; s < prediction.stages.size(); ++s) {
@@ -40,7 +40,8 @@ std::vector<MemoryDeficit> memory_deficits(const Plan& plan, const Prediction& p
       if (seen[static_cast<size_t>(rank)] != 0 || limit == 0 || by_rank[rank].total_bytes() <= limit)
         continue;
       for (const int64_t other : plan.stages[s].ranks) seen[static_cast<size_t>(other)] = 1;
-      deficits.push_back({static_cast<int64_t>(s), rank, by_rank[rank], recomputing_bytes[rank], limit});
+      deficits.push_back(
+          {static_cast<int64_t>(s), rank, by_rank[rank], recomputing_by_rank[rank].total_bytes(), limit});
       break;
     }
   }

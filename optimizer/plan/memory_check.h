@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@ struct MemoryDeficit {
   int64_t limit_bytes = 0;
   int64_t lacking_bytes() const { return memory.total_bytes() - limit_bytes; }
 };
+
+/// What each rank holds for all its stages.
+std::map<int64_t, StageMemory> memory_by_rank(const Plan& plan, const Prediction& prediction);
 
 /// One for each stage (group of stages that share ranks) that does not fit, in order. `recomputing`: what is
 /// predicted if all stages recompute.

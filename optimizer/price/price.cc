@@ -9,7 +9,7 @@
 #include "graph/units.h"
 #include "optimizer/cost/placed.h"
 #include "runtime/schedule/check.h"
-#include "runtime/schedule/message_room.h"
+#include "runtime/schedule/message_limits.h"
 #include "runtime/schedule/plan_shape.h"
 
 namespace pipewright {

@@ -68,7 +68,8 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
       summary.evaluation ? loss_text(summary.evaluation->loss) : "-", hits(evaluation.top1),
       hits(evaluation.top5), known_bytes(memory_bytes), known_bytes(predicted_memory_bytes),
       // What ranks count begins anew where they do, and those of a run that failed have not said it.
-      summary.status != "failed" && summary.own_minibatches() > 0 && !summary.ranks.empty() && summary.recoveries.empty()
+      summary.status != "failed" && summary.own_minibatches() > 0 && !summary.ranks.empty() &&
+              summary.recoveries.empty()
           ? format_bytes(static_cast<double>(sent_bytes) / static_cast<double>(summary.own_minibatches()))
           : "-"};
 }
@@ -100,11 +101,8 @@ std::string note_of_crowded_runs(const std::vector<FinishedRun>& runs) {
 /// Those that the plan in force at the end puts on the rank, "0 3"; "-" if none.
 std::string stages_text(const Plan& plan, int64_t rank) {
   std::string text;
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const std::vector<int64_t>& ranks = plan.stages[s].ranks;
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end())
-      text += (text.empty() ? "" : " ") + std::to_string(s);
-  }
+  for (const int64_t stage : stages_of_rank(plan, rank))
+    text += (text.empty() ? "" : " ") + std::to_string(stage);
   return text.empty() ? "-" : text;
 }
 

@@ -64,19 +64,26 @@ std::string cause_of_waiting(const RankSummary& rank) {
 
 }  // namespace
 
+std::vector<int64_t> stages_of_rank(const Plan& plan, int64_t rank) {
+  std::vector<int64_t> stages;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const auto& ranks = plan.stages[s].ranks;
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) stages.push_back(static_cast<int64_t>(s));
+  }
+  return stages;
+}
+
 ExpectedTimes expected_of(const Plan& plan, int64_t rank) {
   ExpectedTimes expected;
   const PipelineShape shape = shape_of(plan);
-  for (size_t s = 0; s < plan.stages.size(); ++s) {
-    const auto& ranks = plan.stages[s].ranks;
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+  expected.stages = stages_of_rank(plan, rank);
+  for (const int64_t own : expected.stages) {
+    const auto s = static_cast<size_t>(own);
     const StagePrediction& stage = plan.predicted->stages.at(s);
     const double part = part_of(shape, plan, s, rank);
-    const double round =
-        part * static_cast<double>(StageTurns(shape, static_cast<int64_t>(s)).round_length());
+    const double round = part * static_cast<double>(StageTurns(shape, own).round_length());
     expected.part = part;
     expected.period_seconds = plan.predicted->minibatch_seconds / part;
-    expected.stages.push_back(static_cast<int64_t>(s));
     expected.compute_seconds += stage.compute_seconds;
     expected.update_seconds += stage.step_seconds / round;
     expected.sync_seconds += stage.gradient_sync_seconds / round;

@@ -11,6 +11,9 @@
 
 namespace pipewright {
 
+/// Those that the plan puts on the rank, in order; none if it has no part in it.
+std::vector<int64_t> stages_of_rank(const Plan& plan, int64_t rank);
+
 /// What the plan says of one minibatch of a rank, over all its stages. What comes once in a round
 /// (runtime/schedule/turns.h, without gradient accumulation) counts for the rank's minibatches of the round
 /// alike.

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/control/flight.h"
 #include "runtime/journal/loss_text.h"
+#include "runtime/journal/predicted_times.h"
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
@@ -266,13 +267,7 @@ void RunReader::find_out_why() {
 }
 
 std::vector<int64_t> RunReader::stages_of(int64_t rank) const {
-  std::vector<int64_t> stages;
-  if (!plan_) return stages;
-  for (size_t s = 0; s < plan_->stages.size(); ++s) {
-    const auto& ranks = plan_->stages[s].ranks;
-    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) stages.push_back(static_cast<int64_t>(s));
-  }
-  return stages;
+  return plan_ ? stages_of_rank(*plan_, rank) : std::vector<int64_t>();
 }
 
 // Of its stage's samples the part that goes through this rank.

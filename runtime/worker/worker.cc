@@ -11,7 +11,7 @@
 #include "graph/error.h"
 #include "graph/update_rules.h"
 #include "models/memory/memory_meter.h"
-#include "runtime/schedule/message_room.h"
+#include "runtime/schedule/message_limits.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/split_messages.h"
 #include "runtime/sync/bucket_reducer.h"

@@ -284,6 +284,10 @@ TEST_CASE("bandwidths: the fastest plan at each, and what cannot be run is left 
     INFO(part);
     CHECK(html.find(part) != std::string::npos);
   }
+  // Of plans that are equal but for rounding the first is the fastest.
+  Page equal("compare");
+  add_bandwidths(&equal, {{"one", {{1e9, 2e-3 * (1 + 1e-15)}}}, {"other", {{1e9, 2e-3}}}}, 1e9);
+  CHECK(equal.html().find("<td class=\"left\">one</td>") != std::string::npos);
 }
 
 TEST_CASE("a page in a folder or beside it links to the folder's files, any other page does not") {

@@ -13,7 +13,7 @@
 
 #include "graph/error.h"
 #include "runtime/schedule/dry_run.h"
-#include "runtime/schedule/message_room.h"
+#include "runtime/schedule/message_limits.h"
 #include "runtime/schedule/simulate.h"
 #include "tests/runtime/schedule/shapes.h"
 

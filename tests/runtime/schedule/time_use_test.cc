@@ -113,6 +113,14 @@ TEST_CASE("the strip of weight versions shows each minibatch of each stage, and 
   CHECK(svg.find("stage 0, minibatch 7: reads version 5, 2 updates behind") != std::string::npos);
   CHECK(svg.find("stage 1, minibatch 7: reads version 6, 1 update behind") != std::string::npos);
   CHECK(svg.find("stage 2, minibatch 7: reads version 7, 0 updates behind") != std::string::npos);
+  // The legend has its place, however few minibatches there are.
+  const auto width_of = [](const std::string& file) {
+    const std::string words = "viewBox=\"0 0 ";
+    return std::stod(file.substr(file.find(words) + words.size()));
+  };
+  const std::string few = draw_versions("1f1b", shape, {0, 2}).file();
+  const size_t last = few.rfind("x=\"", few.find(">4 or more<"));
+  CHECK(std::stod(few.substr(last + 3)) + text_width("4 or more") <= width_of(few));
 }
 
 }  // namespace pipewright

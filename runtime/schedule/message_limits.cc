@@ -1,4 +1,4 @@
-#include "runtime/schedule/message_room.h"
+#include "runtime/schedule/message_limits.h"
 
 #include <algorithm>
 
