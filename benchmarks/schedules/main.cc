@@ -1,5 +1,5 @@
 // What simulating schedules and choosing depths costs, in CPU seconds of this thread (the median of five).
-// Figures: docs/schedules.md.
+// Figures: benchmarks/RESULTS.md.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>

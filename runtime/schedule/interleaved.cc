@@ -13,7 +13,26 @@
 //
 // v stages a rank, n minibatches in the longest block. Blocks are as long as all groups need to be busy, or a
 // little longer, because blocks of equal length (to one) must fill the interval: with p straight ranks and a
-// multiple of p minibatches, p, which is Megatron-LM's order. Why it never deadlocks: docs/schedules.md.
+// multiple of p minibatches, p, which is Megatron-LM's order. A rank without replicas has w + 1 = (v - 1) p +
+// 2 (p - 1 - rank) + 1 minibatches in flight, counted over its stages. Where a span cuts an update short,
+// what is left keeps the order that it has in the whole update, and what is not there waits for nothing.
+//
+// Why it never deadlocks. Let t_g be how many minibatches fit into group g at once (its replicas; with
+// shares, their sum over the smallest), S_g the sum of t over the groups 1 to g, A_g that over the groups
+// after g. First let there be blocks of n >= sum(t) minibatches. Give forward i on group g the place 2 i + 2
+// S_g, backward b the place 2 (b + w_g) + 2 S_g + 1; on a rank both rise in the order of its list. Every wait
+// leads down:
+//  * forward from group g - 1: the same i, S smaller by t_g;
+//  * forward from the last group to the first (the next stage of its ranks): i smaller by n, S larger by A_0,
+//    and n > A_0;
+//  * backward from group g + 1: the same b; w smaller by 2 t_{g+1}, S larger by t_{g+1};
+//  * backward from the first group to the last: b smaller by n, w larger by 2 A_0, S smaller by A_0, and
+//    2 (-n + 2 A_0 - A_0) < 0;
+//  * the backward of the last stage after its own forward: i - b = (v - 1) n <= w.
+// A single block may be shorter. Then all forwards of the first v - 1 stages of every rank come before its
+// first backward, in the same order everywhere; forwards and backwards of the last stages are a 1f1b-flush
+// with the distance 2 A_g, which falls; the other backwards follow in the same order everywhere. The updates
+// end the list, stage by stage.
 #include <algorithm>
 
 #include "graph/error.h"

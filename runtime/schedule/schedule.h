@@ -125,7 +125,7 @@ std::vector<std::vector<Action>> schedule_of_all(const std::string& name, const 
 /// enough ahead: were a stage further ahead of its backwards than the stage before it, both would wait for
 /// each other. So StageTurns::run_ahead never grows from stage to stage; where all shares are 1, D_s = 1 +
 /// min(in_flight_s - 1, (D_{s-1} - 1) r_{s-1} / r_s), rounded down. With it no depths deadlock; the proof is
-/// in docs/schedules.md. Frozen stages have 1 and hold nobody back: the first that is trained takes the
+/// in order.h. Frozen stages have 1 and hold nobody back: the first that is trained takes the
 /// place of the first stage.
 std::vector<int64_t> usable_in_flight(const PipelineShape& shape);
 

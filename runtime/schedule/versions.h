@@ -23,8 +23,13 @@ namespace pipewright {
 ///   2bw                    lag = L
 ///   flush, and any frozen stage: lag = 0
 ///
-/// With predict it is what the prediction is made of.
-/// Its backward reads the same, but where updates are made in place the latest, as if lag were 0.
+/// That is what is there, W being what the stage runs ahead. stash, flush: U j stands before F k exactly if
+/// (j + 1) L - 1 + W < k, and where every update drains if round j is before that of k. vertical: later
+/// stages run less far ahead, so they have made as many updates by then. 2bw: the interval M is at least the
+/// W of the first trained stage, so for k in interval j, (j - 1) M - 1 + W < j M <= k and version j - 1 is
+/// there; never three, as version j comes with the last backward of interval j - 1, whose version j - 2 goes
+/// with it. With predict it is what the prediction is made of. Its backward reads the same, but where updates
+/// are made in place the latest, as if lag were 0.
 ///
 /// It does not fall from minibatch to minibatch. So a version can go when the oldest minibatch of the rank
 /// whose backward has not ended reads a later one, and it is not the latest.

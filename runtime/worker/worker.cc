@@ -256,8 +256,8 @@ class Worker::Execution {
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
     // than this rank's depth are outstanding while training, so none of their sends waits. Gradients may wait
-    // for their receiver, which closes no circle of waiting ranks (docs/schedules.md). Evaluation with
-    // several stages a rank goes block by block, which bounds what is under way by itself.
+    // for their receiver, which closes no circle of waiting ranks (runtime/schedule/order.h).
+    // Evaluation with several stages a rank goes block by block, which bounds what is under way by itself.
     const bool by_blocks = !training() && worker_.stages_.size() > 1;
     // A frozen stage waits for nothing else, so this is what holds it back.
     const auto room_before = static_cast<int64_t>(pieces(lane.before));  // messages of a minibatch

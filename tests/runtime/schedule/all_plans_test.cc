@@ -1,6 +1,6 @@
 // Every schedule on every small plan: the dry run completes, in flight and versions are what
-// docs/schedules.md says. PIPEWRIGHT_ALL_PLANS=6 takes all plans of up to six stages (minutes) instead of up
-// to three.
+// docs/schedules.md and docs/semantics.md say. PIPEWRIGHT_ALL_PLANS=6 takes all plans of up to six stages
+// (minutes) instead of up to three.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <iostream>

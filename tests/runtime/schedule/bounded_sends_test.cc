@@ -1,6 +1,6 @@
 // A run bounds what its sends keep (runtime/transport/channel.h): a send may have to wait until its receiver
-// asks for an earlier message. docs/schedules.md says that this closes no circle of waiting ranks; here it is
-// tried on every small plan, with the rules of the run and no time.
+// asks for an earlier message. runtime/schedule/order.h says that this closes no circle of waiting ranks;
+// here it is tried on every small plan, with the rules of the run and no time.
 //
 // A wait that may end stays so, whatever the other ranks do, and no rank ever chooses. So the order in which
 // ranks are visited cannot change where they get to, and a fixpoint holds for every real run. For the same

@@ -1,5 +1,5 @@
-// The dry run: every small plan completes as the theory of docs/schedules.md says, and what is wrong is
-// found.
+// The dry run: every small plan completes as the theory of runtime/schedule/order.h says, and what is wrong
+// is found.
 #include "runtime/schedule/check.h"
 
 #include <catch2/catch.hpp>
