@@ -58,7 +58,7 @@ class BucketReducer {
 };
 
 /// Whether this thread may use more cores than LibTorch computes on. On the core that computes, summing early
-/// only gets in the way: what the wait loses, the backward pays (docs/launching.md).
+/// only gets in the way: what the wait loses, the backward pays (benchmarks/RESULTS.md).
 bool has_spare_core();
 
 }  // namespace pipewright
