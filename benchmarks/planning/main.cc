@@ -1,4 +1,4 @@
-// Planning time: CPU seconds of one thread, median of several runs. docs/planning.md has the figures.
+// Planning time: CPU seconds of one thread, median of several runs. benchmarks/RESULTS.md has figures.
 #include <sys/resource.h>
 
 #include <algorithm>

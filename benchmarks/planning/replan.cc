@@ -1,4 +1,4 @@
-// Planning again while a plan is in force: CPU milliseconds of one thread. docs/interference.md has the
+// Planning again while a plan is in force: CPU milliseconds of one thread. benchmarks/RESULTS.md has the
 // figures.
 #include "optimizer/plan/replan.h"
 
