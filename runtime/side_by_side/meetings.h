@@ -1,5 +1,5 @@
 // AD-PSGD: two pipelines meet at a stage at any time and average the weights that they have published there
-// (docs/semantics.md, "Pairs at any time"). Every other pipeline is active and asks, the others are passive
+// (docs/semantics.md, "Asynchronous pairs"). Every other pipeline is active and asks, the others are passive
 // and answer at once, whatever they are doing: nobody who answers waits, so nobody waits in a circle.
 #pragma once
 
