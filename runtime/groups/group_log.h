@@ -25,6 +25,12 @@ using PartsBySpan = std::map<int64_t, std::map<int64_t, std::vector<Span>>>;
 /// By the first minibatch of a span, by stage, in any order.
 using MeetingsBySpan = std::map<int64_t, std::vector<std::vector<WeightMeeting>>>;
 
+/// Lines of JSON: {"first_minibatch"} of the run, then, each with the "generation" of the plan,
+///   "stage", "group"                   pipelines, ascending, that averaged their weights;
+///   "span", "stage", "meeting", ...    [active, passive] of a meeting (runtime/side_by_side/meetings.h);
+///   "span", "pipeline", "minibatches"  [first, how many] that were handed out, in the span from "span" on;
+///   "stage", "left"                    all pipelines have left the stage at the end of a span;
+///   "drained"                          the next minibatch: who goes on there keeps the lines before it.
 inline constexpr const char* kGroupLogName = "groups.jsonl";
 
 /// Several threads.

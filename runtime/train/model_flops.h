@@ -13,7 +13,7 @@ struct ModelFlops {
 /// Counts what dominates: matrix products, convolutions, attention, recurrent layers; a multiplication and an
 /// addition are two. Nothing else counts, nor what is computed twice (recomputing). The backward of a node
 /// counts its forward once for each operand that takes a gradient; of attention and recurrent layers twice,
-/// if one of them does. docs/formats.md lists the operators.
+/// if one of them does.
 ModelFlops count_flops(const Graph& graph);
 
 }  // namespace pipewright
