@@ -5,6 +5,7 @@
 
 #include "tests/end_to_end/checkpointed_runs.h"
 #include "tests/end_to_end/commands.h"
+#include "tests/support/skip.h"
 
 namespace pipewright::testing {
 namespace {
@@ -121,10 +122,8 @@ void all_end(const std::vector<Words>& all, const fs::path& folder, const std::s
 }
 
 TEST_CASE("a file whose server has gone ends every program, with the file's name") {
-  if (kSanitized) {
-    std::puts("SKIPPED: a sanitizer's library must be the first of all, so nothing can be preloaded");
-    return;
-  }
+  if (kSanitized)
+    return skip("a sanitizer's library must be the first of all, so nothing can be preloaded");
   const TemporaryFolder made;
   const fs::path folder = made / "dead";
   fill(made, folder);

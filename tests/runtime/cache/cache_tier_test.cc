@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <fstream>
-#include <iostream>
 #include <limits>
 #include <map>
 #include <random>
@@ -18,6 +17,7 @@
 
 #include "graph/error.h"
 #include "tests/support/error_of.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
@@ -300,9 +300,6 @@ TEST_CASE("region: a disk that is full ends the growth, not the process") {
     return tier->shortage().rfind("No space left on device", 0) == 0 ? 0 : 2;
   });
   const int code = ended(child);
-  if (code == kCannot) {
-    std::cout << "SKIPPED: no small file system can be mounted here\n";
-    return;
-  }
+  if (code == kCannot) return testing::skip("no small file system can be mounted here");
   CHECK(code == 0);
 }
