@@ -64,6 +64,7 @@ TEST_CASE(
       {"--plan", (folder / "2bw.json").string(), "--transport", "gloo", "--momentum", "0.9",
        "--delay-correction", "error-feedback"}};
   for (const auto& options : all) {
+    if (static_cast<int>(cases.size()) == runs) break;
     const auto more = options + std::vector<std::string>{"--checkpoint-every-minibatches", "9"};
     const fs::path expected = folder / ("expected-" + std::to_string(cases.size()));
     finish(folder, expected, more);
@@ -326,12 +327,13 @@ TEST_CASE(
     "for "
     "bit") {
   const TemporaryFolder folder;
-  const std::vector<std::vector<std::string>> cases = {
+  std::vector<std::vector<std::string>> cases = {
       {},
-      {"--plan", write_plan(folder, "mp.json", {1, 1, 1}, "model-parallel")},
       {"--plan", write_plan(folder, "2.json", {2})},
       {"--plan", write_plan(folder, "121.json", {1, 2, 1})},
+      {"--plan", write_plan(folder, "mp.json", {1, 1, 1}, "model-parallel")},
       {"--plan", write_plan(folder, "31.json", {3, 1})}};
+  if (!is_long()) cases.resize(3);
   std::mt19937_64 random(9);
   for (const auto& plan : cases) {
     const auto options = plan + std::vector<std::string>{"--checkpoint-every-epochs", "3"};
