@@ -1,6 +1,6 @@
 // DualPipeV (github.com/deepseek-ai/DualPipe, the half of DualPipe, arXiv 2412.19437, that has each weight
 // once): the stages of zb_v.cc, and a forward of the one runs beside a backward of the other, whose messages
-// then hide behind computing. Here the two run one after the other. Drawn in docs/schedules.md.
+// then hide behind computing. Here the two run one after the other.
 //
 // Its steps are those of that program: forwards of the first stage; forwards of both; backwards of the second
 // one whose weights' part fills gaps, and its forwards; the long middle, forward and backward of either stage
