@@ -1,5 +1,6 @@
 // pipewright-runtime: trains a partitioned model, one process per rank.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -38,6 +39,7 @@
 #include "runtime/job/recovery_policy.h"
 #include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/slowness.h"
+#include "runtime/journal/throughput.h"
 #include "runtime/launch/cores.h"
 #include "runtime/launch/launch.h"
 #include "runtime/launch/recovered_state.h"
@@ -121,12 +123,12 @@ void print_summary(const std::string& folder, bool json) {
     return;
   }
   std::cout << trained_text(summary) << " in " << format_seconds(summary.wall_seconds);
+  if (const double speed = samples_over_wall_time(summary); speed > 0)
+    std::cout << " (" << std::llround(speed) << " samples/s)";
   if (summary.minibatch_seconds > 0) {
-    std::cout << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch ("
-              << static_cast<int64_t>(summary.samples_per_second) << " samples/s";
+    std::cout << ", steady " << format_seconds(summary.minibatch_seconds) << " a minibatch";
     if (summary.predicted_minibatch_seconds > 0)
-      std::cout << ", predicted " << format_seconds(summary.predicted_minibatch_seconds);
-    std::cout << ")";
+      std::cout << " (predicted " << format_seconds(summary.predicted_minibatch_seconds) << ")";
   }
   if (summary.minibatches > 0) std::cout << ", loss of the last epoch " << summary.train_loss;
   if (summary.evaluation) {

@@ -26,6 +26,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/journal/slowness.h"
+#include "runtime/journal/throughput.h"
 #include "runtime/schedule/draw.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/time_use.h"
@@ -56,11 +57,13 @@ std::string what_it_did(const FinishedRun& run) {
   std::string text = run.plan.strategy + " " + run.plan.shape_text() + " on " +
                      std::to_string(summary.world_size) + (summary.world_size == 1 ? " rank" : " ranks") +
                      " trained " + trained_text(summary);
+  if (const double speed = samples_over_wall_time(summary); speed > 0)
+    text += " in " + format_seconds(summary.wall_seconds) + ", " + std::to_string(std::llround(speed)) +
+            " samples/s with evaluations and checkpoints";
   if (summary.minibatch_seconds > 0)
-    text += " in " + format_seconds(summary.minibatch_seconds) + " each (median), " +
-            std::to_string(std::llround(summary.samples_per_second)) + " samples/s";
+    text += "; steady, one took " + format_seconds(summary.minibatch_seconds);
   if (summary.predicted_minibatch_seconds > 0)
-    text += "; predicted " + format_seconds(summary.predicted_minibatch_seconds);
+    text += ", predicted " + format_seconds(summary.predicted_minibatch_seconds);
   text += ".";
   if (run.plan.predicted && !plan_as_run(run.plan, run.settings).predicted)
     text +=
@@ -508,22 +511,25 @@ std::string run_page(const std::vector<FinishedRun>& runs, const std::optional<P
   const auto fastest =
       std::max_element(runs.begin(), runs.end(), [](const FinishedRun& a, const FinishedRun& b) {
         const auto rank = [](const FinishedRun& run) {
-          return std::pair(run.summary.status == "done", run.summary.samples_per_second);
+          return std::pair(run.summary.status == "done", samples_over_wall_time(run.summary));
         };
         return rank(a) < rank(b);
       });
-  if (fastest->summary.samples_per_second > 0)
+  const double most = samples_over_wall_time(fastest->summary);
+  if (most > 0)
     page.lead(fastest->name + " (" + fastest->plan.strategy + " " + fastest->plan.shape_text() +
-              ") is the fastest with " + std::to_string(std::llround(fastest->summary.samples_per_second)) +
-              " samples/s.");
+              ") is the fastest with " + std::to_string(std::llround(most)) + " samples/s.");
   std::vector<Bar> bars;
   for (const FinishedRun& run : runs) {
-    const double speed = run.summary.samples_per_second;
-    bars.push_back(
-        {run.name, {{speed, run.name}}, speed > 0 ? std::to_string(std::llround(speed)) : "not known"});
+    const double speed = samples_over_wall_time(run.summary), steady = run.summary.samples_per_second;
+    std::string note = speed > 0 ? std::to_string(std::llround(speed)) : "not known";
+    if (steady > 0) note += " (steady " + std::to_string(std::llround(steady)) + ")";
+    bars.push_back({run.name, {{speed, run.name}}, note});
   }
-  if (fastest->summary.samples_per_second > 0)
-    page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}), "Throughput");
+  if (most > 0)
+    page.figure(bar_chart("Throughput", {"samples/s"}, bars, {}),
+                "Throughput: samples over the wall time of the run, with evaluations and checkpoints; in "
+                "brackets that of its steady state");
   const std::vector<RunCurves> curves = curves_of(runs);
   add_losses(&page, runs, curves);
   page.heading("In numbers");

@@ -17,6 +17,7 @@
 #include "runtime/journal/plan_verdicts.h"
 #include "runtime/journal/predicted_times.h"
 #include "runtime/journal/slowness.h"
+#include "runtime/journal/throughput.h"
 
 namespace pipewright {
 namespace {
@@ -54,7 +55,7 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
   const auto timed = [&](const std::string& value) {
     return run.crowded() && value != "-" ? "(" + value + ")" : value;
   };
-  const double speed = summary.samples_per_second;
+  const double speed = samples_over_wall_time(summary);
   const EvaluationSummary evaluation = summary.evaluation.value_or(EvaluationSummary{0, std::nan(""), 0});
   const auto hits = [](double part) {
     return std::isfinite(part) ? text("%.2f %%", 100 * part) : std::string("-");
@@ -75,12 +76,12 @@ Row main_row(const FinishedRun& run, double first_samples_per_second) {
 }
 
 ReportPart main_part(const std::vector<FinishedRun>& runs) {
-  TextTable table = table_of(
-      {"run", "plan"}, {"samples/s", "speed-up", "minibatch", "predicted", "training loss", "evaluation loss",
-                        "top-1", "top-5", "peak memory of a rank", "predicted", "sent a minibatch"});
+  TextTable table = table_of({"run", "plan"}, {"samples/s", "speed-up", "steady minibatch", "predicted",
+                                               "training loss", "evaluation loss", "top-1", "top-5",
+                                               "peak memory of a rank", "predicted", "sent a minibatch"});
   double first_samples_per_second = 0;
   for (const FinishedRun& run : runs) {
-    if (first_samples_per_second == 0) first_samples_per_second = run.summary.samples_per_second;
+    if (first_samples_per_second == 0) first_samples_per_second = samples_over_wall_time(run.summary);
     table.add(main_row(run, first_samples_per_second));
   }
   return {"", table};

@@ -48,11 +48,11 @@ struct ReportPart {
   std::string text;
   std::optional<TextTable> table = {};
 };
-/// First a table of one row a run, the first being what speed-ups refer to: throughput, loss, accuracy,
-/// measured against predicted time, peak memory of the largest rank against its prediction, bytes sent a
-/// minibatch; then why a run failed or was interrupted, how true each prediction was, and what else there is
-/// of these runs: their plans, epochs, caches, how far the losses of each are from the first one's, the
-/// memory of each rank by purpose. Times of runs that had fewer cores than ranks are in brackets, with a
+/// First a table of one row a run, the first being what speed-ups refer to: throughput over wall time, loss,
+/// accuracy, steady against predicted time, peak memory of the largest rank against its prediction, bytes
+/// sent a minibatch; then why a run failed or was interrupted, how true each prediction was, and what else
+/// there is of these runs: their plans, epochs, caches, how far the losses of each are from the first one's,
+/// the memory of each rank by purpose. Times of runs that had fewer cores than ranks are in brackets, with a
 /// sentence that says so.
 /// `curves`: curves_of() of several runs; one run's are not asked for.
 std::vector<ReportPart> report_parts(const std::vector<FinishedRun>& runs,

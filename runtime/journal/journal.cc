@@ -32,11 +32,11 @@ constexpr size_t kProgressWindow = 50;
 // Of a plan, before the next one: why it was changed shows in these.
 constexpr int64_t kLastMinibatches = 16;
 
+// Of an even number the mean of both in the middle. 0: there are none.
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  std::sort(values.begin(), values.end());
+  return (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
 Json to_json(const SpeedChange& change) {
@@ -409,13 +409,25 @@ void Journal::close() {
   line_open_ = false;
 }
 
-// Of minibatches from..end - 1; 0 where these are too few. Completions come in bursts of replicas, so a step
-// is measured over whole periods of them, within a span, leaving out the first quarter of each span where the
-// pipeline fills.
+// Of minibatches from..end - 1, all of them: filling, draining and what came between counts too. 0 of one
+// minibatch, which has no pace.
+double Journal::mean_minibatch_seconds(int64_t from, int64_t end) const {
+  const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
+  const bool forgot = elapsed_seconds_.size() == kRemembered;  // when the first one began
+  from = std::max(from, first_known + (forgot ? 1 : 0));
+  if (end - from < 2) return 0;
+  const auto at = [&](int64_t minibatch) { return elapsed_seconds_.begin() + (minibatch - first_known); };
+  const double begun = from > first_known ? *at(from - 1) : 0;
+  return (*std::max_element(at(from), at(end)) - begun) / static_cast<double>(end - from);
+}
+
+// Likewise; 0 where no window fits. Completions come in bursts of replicas and rounds, so a window is a whole
+// period of them, from the end of a round to that of another, within a span, behind its first quarter, where
+// the pipeline fills. Windows that overlap would each have a part of a slow round, and so most would be slow.
 double Journal::steady_minibatch_seconds(int64_t from, int64_t end, int64_t period_minibatches) const {
   const auto period = static_cast<size_t>(period_minibatches);
   const int64_t first_known = next_minibatch_ - static_cast<int64_t>(elapsed_seconds_.size());
-  std::vector<double> steps;
+  std::vector<double> windows;
   for (int64_t first = std::max(first_known, from); first < end;) {
     const int64_t end_of_span = settings_.end_of_span ? settings_.end_of_span(first)
                                                       : (first / settings_.minibatches_per_epoch + 1) *
@@ -423,13 +435,15 @@ double Journal::steady_minibatch_seconds(int64_t from, int64_t end, int64_t peri
     const int64_t last = std::min(end_of_span, end);
     std::vector<double> times(elapsed_seconds_.begin() + (first - first_known),
                               elapsed_seconds_.begin() + (last - first_known));
-    first = last;
     std::sort(times.begin(), times.end());
-    for (size_t i = times.size() / 4; i + period < times.size(); ++i) {
-      steps.push_back((times[i + period] - times[i]) / static_cast<double>(period));
-    }
+    size_t i = times.size() / 4;
+    while ((static_cast<size_t>(first) + i + 1) % period != 0) ++i;
+    first = last;
+    for (; i + period < times.size(); i += period)
+      windows.push_back((times[i + period] - times[i]) / static_cast<double>(period));
   }
-  return median(std::move(steps));
+  const double steady = median(std::move(windows)), mean = mean_minibatch_seconds(from, end);
+  return mean > 0 ? std::min(steady, mean) : steady;
 }
 
 // A stretch ends where the next one begins.
@@ -456,10 +470,8 @@ Summary Journal::summary() const {
   summary.samples = summary.minibatches * settings_.batch_size;
   summary.minibatch_seconds =
       steady_minibatch_seconds(steady_from_, next_minibatch_, settings_.period_minibatches);
-  if (summary.minibatch_seconds == 0 && !elapsed_seconds_.empty()) {
-    summary.minibatch_seconds = *std::max_element(elapsed_seconds_.begin(), elapsed_seconds_.end()) /
-                                static_cast<double>(elapsed_seconds_.size());
-  }
+  if (summary.minibatch_seconds == 0)
+    summary.minibatch_seconds = mean_minibatch_seconds(steady_from_, next_minibatch_);
   if (summary.minibatch_seconds > 0) {
     summary.samples_per_second = static_cast<double>(settings_.batch_size) / summary.minibatch_seconds;
   }

@@ -77,7 +77,10 @@ class Journal {
   void close();
 
   /// What was told so far amounts to: minibatches, samples, losses, evaluation, steady state, ranks. The rest
-  /// is the caller's.
+  /// is the caller's. The steady state is that of the last plan: the median over windows, one behind the
+  /// other, of JournalSettings::period_minibatches completions, without those of the first quarter of each
+  /// span (a stretch that ends in a drain); but never slower than the mean over all its minibatches, which it
+  /// is where no window fits. Of one minibatch there is none: 0.
   Summary summary() const;
   /// Documents of TraceWriter, one a rank that sent one.
   const std::vector<TraceDocument>& traces() const { return traces_; }
@@ -97,6 +100,7 @@ class Journal {
   void show_progress(bool last);
   void write_recovery();
   void begin_plan(int64_t first_minibatch, int64_t period_minibatches);
+  double mean_minibatch_seconds(int64_t from, int64_t end) const;
   double steady_minibatch_seconds(int64_t from, int64_t end, int64_t period_minibatches) const;
   std::vector<GenerationSummary> timed_generations() const;
 

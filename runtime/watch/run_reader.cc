@@ -15,6 +15,7 @@
 #include "runtime/control/flight.h"
 #include "runtime/journal/loss_text.h"
 #include "runtime/journal/predicted_times.h"
+#include "runtime/journal/throughput.h"
 #include "runtime/transport/process_state.h"
 
 namespace pipewright {
@@ -339,7 +340,7 @@ void RunReader::show_summary() {
   view_.done = summary.minibatches;
   view_.evaluating = false;
   view_.wall_seconds = summary.wall_seconds;
-  view_.samples_per_second = summary.samples_per_second;
+  view_.samples_per_second = samples_over_wall_time(summary);
   view_.minibatch_seconds = summary.minibatch_seconds;
   view_.predicted_minibatch_seconds = summary.predicted_minibatch_seconds;
   if (view_.phase == RunView::Phase::kDone) view_.minibatches = summary.minibatches;

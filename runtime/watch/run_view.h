@@ -44,8 +44,10 @@ struct RunView {
   bool evaluating = false;
   double loss = std::nan("");           ///< mean of the last minibatches'
   double learning_rate = std::nan("");  ///< NaN: not told
-  double samples_per_second = 0;  ///< of the last minibatches; of a run that has ended, steady; 0: not known
-  double minibatch_seconds = 0;   ///< likewise
+  // Of the last minibatches; 0: not known. Of a run that has ended the first is over its wall time, the second
+  // its steady state.
+  double samples_per_second = 0;
+  double minibatch_seconds = 0;
   double predicted_minibatch_seconds = 0;  ///< 0: the plan does not say
   double wall_seconds = 0;                 ///< of a run that has ended
   LossSeries losses;

@@ -126,7 +126,8 @@ std::string speed_text(const RunView& run) {
   std::string result;
   if (run.samples_per_second > 0) result += "  " + text("%.0f samples/s", run.samples_per_second);
   if (run.minibatch_seconds > 0)
-    result += "  " + format_seconds(run.minibatch_seconds) + " a minibatch" +
+    result += (run.has_ended() ? "  steady " : "  ") + format_seconds(run.minibatch_seconds) +
+              " a minibatch" +
               (run.predicted_minibatch_seconds > 0
                    ? " (predicted " + format_seconds(run.predicted_minibatch_seconds) + ")"
                    : "");

@@ -238,7 +238,8 @@ class Pages(unittest.TestCase):
         # A second run, which is the first one at half the speed.
         shutil.copytree(folder / "run", folder / "slower")
         summary = json.loads((folder / "run" / "summary.json").read_text())
-        summary.update(samples_per_second=summary["samples_per_second"] / 2, minibatch_seconds=summary["minibatch_seconds"] * 2)
+        summary.update(samples_per_second=summary["samples_per_second"] / 2, minibatch_seconds=summary["minibatch_seconds"] * 2,
+                       wall_seconds=summary["wall_seconds"] * 2)
         (folder / "slower" / "summary.json").write_text(json.dumps(summary))
         run("profiler", "report", *profile[:2], "--output", "profile.html", folder=folder)
         run("optimizer", "show", *plan, *profile, "--report", "plan.html", folder=folder)

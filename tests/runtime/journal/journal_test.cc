@@ -124,6 +124,50 @@ TEST_CASE("journal: bursts of replicas do not distort the steady state") {
   CHECK(journal.summary().minibatch_seconds == Approx(0.5));
 }
 
+TEST_CASE("journal: the steady state is never slower than what was trained overall, one minibatch has none") {
+  std::mt19937_64 random(17);
+  const auto number = [&](double most) { return std::uniform_real_distribution<double>(0, most)(random); };
+  for (int round = 0; round < 500; ++round) {
+    const TemporaryFolder folder;
+    JournalSettings settings = settings_in(folder);
+    settings.period_minibatches = 1 + static_cast<int64_t>(random() % 5);
+    settings.minibatches_per_epoch = 1 + static_cast<int64_t>(random() % 9);
+    Journal journal(settings);
+    const int64_t minibatches = 1 + static_cast<int64_t>(random() % 40);
+    double now = 0;
+    // Two long gaps for a short one, as of schedules whose minibatches come in bursts.
+    for (int64_t k = 0; k < minibatches; ++k) {
+      now += k % 3 == 2 ? number(0.001) : number(2);
+      journal.take(0, MinibatchLoss{k, 1, now});
+    }
+    journal.close();
+    CAPTURE(round, settings.period_minibatches, settings.minibatches_per_epoch, minibatches);
+    const double steady = journal.summary().minibatch_seconds;
+    CHECK(steady * static_cast<double>(minibatches) <= now * 1.000001);
+    CHECK((steady > 0) == (minibatches > 1));
+  }
+}
+
+TEST_CASE("journal: bursts are measured by windows that do not overlap, epochs of one round by the mean") {
+  const auto steady = [](int64_t epoch, const std::vector<double>& gaps) {
+    const TemporaryFolder folder;
+    JournalSettings settings = settings_in(folder);
+    settings.period_minibatches = 4;
+    settings.minibatches_per_epoch = epoch;
+    Journal journal(settings);
+    double now = 0;
+    for (int64_t k = 0; k < 64; ++k)
+      journal.take(0, MinibatchLoss{k, 1, now += gaps[static_cast<size_t>(k) % gaps.size()]});
+    journal.close();
+    return journal.summary().minibatch_seconds;
+  };
+  // Rounds of four, filling and draining between them.
+  CHECK(steady(64, {0.07, 0.01, 0.01, 0.01}) == Approx(0.025));
+  CHECK(steady(4, {0.07, 0.01, 0.01, 0.01}) == Approx(0.025));
+  // One round of three is slow. Of windows that overlap most see a part of it.
+  CHECK(steady(64, {0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.1, 0.01, 0.01, 0.1}) == Approx(0.01));
+}
+
 TEST_CASE("journal: of a run that goes on only its own minibatches are its steady state") {
   const TemporaryFolder folder;
   JournalSettings settings = settings_in(folder);

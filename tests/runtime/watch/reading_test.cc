@@ -209,6 +209,24 @@ TEST_CASE("watch: loss and speed are those of the last 50 minibatches") {
   CHECK(view.samples_per_second == Approx(16));
 }
 
+TEST_CASE(
+    "watch: a run that has ended is as fast as its samples over its wall time, its steady state beside it") {
+  const TemporaryFolder folder;
+  begin_run(folder.path());
+  Summary summary;
+  summary.status = "done";
+  summary.minibatches = 60;
+  summary.first_minibatch = 20;
+  summary.samples = 480;
+  summary.wall_seconds = 64;
+  summary.minibatch_seconds = 0.25;
+  summary.samples_per_second = 32;
+  write_document(folder / "summary.json", summary);
+  const RunView view = RunReader(folder.path()).look();
+  CHECK(view.samples_per_second == Approx(5));
+  CHECK(view.minibatch_seconds == 0.25);
+}
+
 TEST_CASE("watch: what a plan predicts is shown of the runs that it predicts") {
   for (const auto& [sync, accumulation, shown] :
        {std::tuple("all-reduce", 1, 0.25), {"all-reduce", 2, 0.0}, {"partial-reduce", 1, 0.0}}) {

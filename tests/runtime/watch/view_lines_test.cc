@@ -116,8 +116,9 @@ TEST_CASE("watch: the line of a run that goes on, and of one that has ended") {
   run.done = 400;
   run.wall_seconds = 21;
   CHECK(progress_text(run) ==
-        "minibatch 400/400  epoch 2  loss 0.5312  1234 samples/s  50 ms a minibatch (predicted 40 ms)  in 21 "
-        "s");
+        "minibatch 400/400  epoch 2  loss 0.5312  1234 samples/s  steady 50 ms a minibatch (predicted 40 ms) "
+        " in "
+        "21 s");
 }
 
 TEST_CASE("watch: a curve is drawn in eighths of a line, with a gap for what is not finite") {
