@@ -78,12 +78,16 @@ std::string slowness_text(const Summary& summary, const Plan& plan) {
   for (const RankSummary& rank : summary.ranks) {
     if (rank.times && (!busiest || rank.times->busy_seconds > busiest->times->busy_seconds)) busiest = &rank;
   }
-  if (!busiest) return text;
+  if (!busiest) return text + "; what its ranks waited for is not known: none has told its times";
   const std::vector<Cause> causes = causes_of(summary, plan, *busiest);
   const auto likely = std::max_element(causes.begin(), causes.end(),
                                        [](const Cause& a, const Cause& b) { return a.seconds < b.seconds; });
   const double beyond = (1 - predicted / summary.minibatch_seconds) * busiest->times->trained_seconds;
-  if (likely->seconds < kExplains * beyond) return text;
+  if (likely->seconds < kExplains * beyond)
+    return text + "; of the causes that are measured (" +
+           (busiest->device.rfind("cuda", 0) == 0 ? "" : "a share of a core, compute, ") +
+           "samples, sums of gradients, messages) none explains a fifth of it: trace.json in the run folder "
+           "has each action";
   return text + "; likely: " + likely->words;
 }
 
