@@ -8,7 +8,6 @@
 
 #include "graph/command_line.h"
 #include "graph/error.h"
-#include "graph/file_watch.h"
 #include "graph/regular_file.h"
 #include "graph/units.h"
 #include "runtime/control/signals.h"
@@ -17,24 +16,6 @@
 namespace pipewright {
 
 namespace po = boost::program_options;
-
-namespace {
-
-// A mistyped path is nothing to wait for.
-void demand_place_of_run(const std::filesystem::path& folder) {
-  const std::string remedy = "give the --output of a pipewright-runtime train or launch";
-  const FileWatch watch(folder);
-  std::error_code ignored;
-  if (std::filesystem::is_directory(folder, ignored)) return;
-  if (std::filesystem::exists(folder, ignored))
-    throw InputError(folder.string() + ": is a file, so no run can begin there", remedy);
-  const auto parent = std::filesystem::absolute(folder / "").lexically_normal().parent_path().parent_path();
-  if (!std::filesystem::is_directory(parent, ignored))
-    throw InputError(folder.string() + ": is not there, nor is the folder that it would be in",
-                     remedy + "; of a run that is yet to begin: mkdir -p " + parent.string());
-}
-
-}  // namespace
 
 void run_watch_command(const std::vector<std::string>& arguments) {
   po::options_description description;
@@ -66,7 +47,8 @@ void run_watch_command(const std::vector<std::string>& arguments) {
     const bool waits = run.phase == RunView::Phase::kAbsent;
     if (waits && !told)
       std::cerr << "waits for a run to begin in " << folder
-                << (file_exists(folder) ? "" : ", which is not there yet") << "\n"
+                << (file_exists(folder) ? "" : ", which is not there yet") << ", for at most "
+                << format_seconds(patience) << " (--start-timeout)\n"
                 << std::flush;
     told = told || waits;
     if (waits && std::chrono::duration<double>(Clock::now() - begin).count() > patience)

@@ -3,10 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <functional>
 #include <iostream>
+#include <system_error>
+#include <vector>
 
 #include "graph/error.h"
+#include "graph/file_watch.h"
+#include "graph/nearest.h"
 #include "graph/printable.h"
+#include "graph/regular_file.h"
 
 namespace pipewright {
 
@@ -66,6 +73,59 @@ void RunWatch::print(const std::string& line) {
 
 void RunWatch::print_above(std::string_view text) {
   if (terminal_) unread_ = unread_ || !terminal_->print_above(text);
+}
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string without_digits(std::string name) {
+  std::erase_if(name, [](unsigned char c) { return std::isdigit(c) != 0; });
+  return name;
+}
+
+/// Of the folders in `parent` of which `counts` the one whose name is nearly `name`; "": none.
+std::string near_folder(const fs::path& parent, const std::string& name,
+                        const std::function<bool(const fs::path&)>& counts) {
+  std::vector<std::string> names;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(parent, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    const std::string other = entry->path().filename().string();
+    if (without_digits(other) != without_digits(name) && counts(entry->path())) names.push_back(other);
+  }
+  std::sort(names.begin(), names.end());
+  return nearest(name, names);
+}
+
+}  // namespace
+
+void demand_place_of_run(const fs::path& folder) {
+  const std::string remedy = "give the --output of a pipewright-runtime train or launch";
+  const FileWatch watch(folder);
+  std::error_code ignored;
+  if (fs::is_directory(folder, ignored)) return;
+  if (fs::exists(folder, ignored))
+    throw InputError(folder.string() + ": is a file, so no run can begin there", remedy);
+  const fs::path whole = fs::absolute(folder / "").lexically_normal().parent_path();
+  const fs::path parent = whole.parent_path();
+  const auto meant = [](const fs::path& path) { return "; did you mean '" + path.string() + "'?"; };
+  if (fs::is_directory(parent, ignored)) {
+    const std::string near = near_folder(parent, whole.filename().string(), [](const fs::path& beside) {
+      return file_exists(beside / "run.json");
+    });
+    if (near.empty()) return;
+    throw InputError(folder.string() + ": is not there" + meant(parent / near),
+                     "of a run that is yet to begin: mkdir " + whole.string());
+  }
+  const std::string near =
+      near_folder(parent.parent_path(), parent.filename().string(), [&](const fs::path& beside) {
+        std::error_code failed;
+        return fs::is_directory(beside / whole.filename(), failed);
+      });
+  throw InputError(folder.string() + ": is not there, nor is the folder that it would be in" +
+                       (near.empty() ? "" : meant(parent.parent_path() / near / whole.filename())),
+                   remedy + "; of a run that is yet to begin: mkdir -p " + parent.string());
 }
 
 void demand_done(const RunView& run) {

@@ -49,6 +49,11 @@ class RunWatch {
   int64_t told_events_ = 0, told_done_ = -1;
 };
 
+/// A mistyped path is nothing to wait for: InputError where the folder is not there and its parent neither,
+/// or a folder beside it has a run and nearly its name (other digits are another run's name), or it is a
+/// file.
+void demand_place_of_run(const std::filesystem::path& folder);
+
 /// How a run that has ended did so: nothing where it is done. RunError, or an Error with the exit code of an
 /// interruption, that says why it failed.
 void demand_done(const RunView& run);

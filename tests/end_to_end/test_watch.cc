@@ -112,7 +112,8 @@ size_t lines_that_begin(const std::vector<std::string>& lines, const std::string
 TEST_CASE("watch: a run that somebody else starts later is followed until it is done") {
   const TemporaryFolder folder;
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
-  REQUIRE(eventually(30s, [&] { return times_in(watch.error(), "waits for a run to begin in ") == 1; }));
+  REQUIRE(eventually(30s,
+                     [&] { return times_in(watch.error(), ", which is not there yet, for at most ") == 1; }));
   const Outcome launched =
       run_command(folder, launch_of(folder, {"--minibatches", "6000", "--evaluation-data",
                                              "synthetic-images:image=8,samples=32"}));
@@ -185,7 +186,7 @@ TEST_CASE("watch: words that are none, and a folder in which nothing begins") {
   CHECK_THAT(none.error, Contains("watch: no run folder given"));
   const Outcome nothing = run_command(folder, watch_of(folder, {"--start-timeout", "100ms"}));
   CHECK(nothing.code == 2);
-  CHECK_THAT(nothing.error, Contains("run, which is not there yet\n") &&
+  CHECK_THAT(nothing.error, Contains("run, which is not there yet, for at most 100 ms (--start-timeout)\n") &&
                                 Contains("no run has begun there within 100 ms") &&
                                 Contains("--start-timeout"));
   CHECK_FALSE(fs::exists(folder / "run"));

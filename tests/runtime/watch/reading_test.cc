@@ -53,6 +53,7 @@ Plan two_ranks() {
 }
 
 void begin_run(const fs::path& folder) {
+  fs::create_directories(folder);
   Run run;
   run.model = "mlp";
   run.data = "synthetic-images";
@@ -303,4 +304,30 @@ TEST_CASE("watch: how fast ranks get on, and how long they wait, is what two loo
   status.ranks[0] = {1003, "forward of minibatch 2", 0, 2, 0, 1};  // started anew
   write_document(folder / LiveStatus::kFile, status);
   CHECK_FALSE(reader.look().ranks.at(0).samples_per_second);
+}
+
+TEST_CASE("watch: a folder that is not there is waited for, but not one whose name is a slip") {
+  const TemporaryFolder folder;
+  begin_run(folder / "straight");
+  fs::create_directory(folder / "other");
+  const auto refused = [&](const fs::path& path) {
+    try {
+      demand_place_of_run(folder.path() / path);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(refused("straight").empty());
+  CHECK(refused("othre").empty());  // no run is there
+  CHECK(refused("something").empty());
+  CHECK(refused("straight2").empty());  // the next one
+  CHECK_THAT(refused("strait"), Contains("is not there; did you mean '") && Contains("/straight'?"));
+  CHECK_THAT(refused("Straight/"), Contains("/straight'?"));
+  begin_run(folder / "runs" / "first");
+  CHECK_THAT(refused("rums/first"),
+             Contains("nor is the folder that it would be in; did you mean '") && Contains("/runs/first'?"));
+  CHECK_THAT(refused("rums/second"), Contains("nor is the folder that it would be in") && !Contains("mean"));
+  append(folder / "file", "");
+  CHECK_THAT(refused("file"), Contains("is a file"));
 }
