@@ -11,7 +11,8 @@ std::vector<StageBytes> bytes_of(const std::vector<StageLoad>& loads, const Cost
   for (const StageLoad& load : loads) {
     StageBytes bytes;
     bytes.fixed_bytes =
-        load.parameter_bytes + load.buffer_bytes + (1 + inputs.optimizer_slots) * load.trainable_bytes;
+        load.parameter_bytes + load.buffer_bytes + inputs.optimizer_slots * load.trainable_bytes;
+    bytes.weight_gradient_bytes = load.trainable_bytes;
     bytes.version_bytes = load.trainable_bytes;
     bytes.saved_bytes = load.saved_bytes + load.in_bytes + load.held_bytes;
     if (load.recompute && !inputs.split_backward) {

@@ -61,9 +61,13 @@ class Ledger {
     for (int64_t stage = 0; stage < shape.stages(); ++stage) {
       turns_.emplace_back(shape, stage);
       for (int64_t replica = 0; replica < shape.replicas[stage]; ++replica)
-        fixed_[first_rank_[stage] + replica] += bytes[stage].fixed_bytes;
+        fixed_[first_rank_[stage] + replica] +=
+            bytes[stage].fixed_bytes + (summed_by_replicas(stage) ? bytes[stage].weight_gradient_bytes : 0);
     }
     versions_.resize(placements_.size());
+    has_gradients_.resize(placements_.size());
+    for (size_t rank = 0; rank < placements_.size(); ++rank)
+      has_gradients_[rank].resize(static_cast<size_t>(placements_[rank].stages));
     for (size_t rank = 0; rank < placements_.size(); ++rank)
       for (int64_t i = 0; i < placements_[rank].stages; ++i)
         versions_[rank].emplace_back(schedule, shape, span,
@@ -75,7 +79,10 @@ class Ledger {
     const Placement& at = placements_[a.rank];
     const int64_t stage = a.action.stage_or(at.stage), k = a.action.index;
     const StageBytes& bytes = bytes_[stage];
-    StageVersions& versions = versions_[a.rank][at.stages == 1 ? 0 : (stage - at.stage) / at.apart];
+    const int64_t place = at.stages == 1 ? 0 : (stage - at.stage) / at.apart;
+    StageVersions& versions = versions_[a.rank][place];
+    const auto has_gradients = has_gradients_[a.rank].begin() + place;
+    const int64_t gradients = summed_by_replicas(stage) ? 0 : bytes.weight_gradient_bytes;
     const int64_t again = bytes.recompute ? bytes.saved_bytes - bytes.kept_bytes : 0;
     const int64_t held = versions.count();
     const bool keeps = trains_ && shape_.trains(stage);
@@ -99,11 +106,15 @@ class Ledger {
         [[fallthrough]];
       case ActionKind::kBackwardWeight:
         change(a.rank, a.end_seconds, -bytes.saved_bytes);
+        if (!*has_gradients) change(a.rank, a.end_seconds, gradients);
+        *has_gradients = true;
         versions.backward(k);
         change(a.rank, a.end_seconds, (versions.count() - held) * bytes.version_bytes);
         break;
       case ActionKind::kUpdate:
         if (!keeps) break;
+        if (*has_gradients) change(a.rank, a.end_seconds, -gradients);
+        *has_gradients = false;
         if (facts_of(shape_.weights).in_place) break;
         // Written where a version has died, or in place where nobody holds the latest one.
         versions.update();
@@ -158,6 +169,7 @@ class Ledger {
   void change(int64_t rank, double seconds, int64_t bytes) {
     if (bytes != 0) changes_[rank].push_back({seconds, bytes});
   }
+  bool summed_by_replicas(int64_t stage) const { return shape_.replicas[static_cast<size_t>(stage)] > 1; }
   /// Whether messages behind the stage come in parts: then all of one is there from when it is asked for.
   bool is_split(int64_t stage) const { return shape_.splits(stage) || shape_.splits(stage + 1); }
   /// A part of a message is as large as the receiver's part of the minibatch, whoever it comes from.
@@ -177,6 +189,7 @@ class Ledger {
   bool trains_;
   std::vector<StageTurns> turns_;
   std::vector<std::vector<StageVersions>> versions_;  // by rank, by its stages
+  std::vector<std::vector<bool>> has_gradients_;      // likewise, of weights
   std::vector<std::vector<Change>> changes_;          // by rank
   std::vector<int64_t> fixed_;
 };

@@ -254,6 +254,14 @@ TEST_CASE("memory: activations by the closed forms, versions, messages, recomput
   saved.kept_bytes = 1;  // all but one are at what is kept
   CHECK(peaks("gpipe", straight(p, m, m), saved) == Numbers{1017, 1017, 1017, 1017});
 
+  // Gradients of weights come with the first backward, when a minibatch goes, and stay until the update.
+  StageBytes gradients;
+  gradients.saved_bytes = 10;
+  gradients.weight_gradient_bytes = 100;
+  CHECK(peaks("gpipe", straight(p, m, m), gradients) == Numbers{170, 170, 170, 170});
+  gradients.weight_gradient_bytes = 4;
+  CHECK(peaks("gpipe", straight(p, m, m), gradients) == Numbers{80, 80, 80, 80});
+
   StageBytes versions;
   versions.version_bytes = 100;
   falling.weights = WeightRule::kStash;
