@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "optimizer/cost/cost_model.h"
+#include "runtime/schedule/rank_moments.h"
 
 namespace pipewright {
 
@@ -51,9 +52,9 @@ int64_t memory_limit_bytes(const CostInputs& inputs, int64_t common_bytes, const
 int64_t in_flight_bound(int64_t later_devices, int64_t replicas);
 
 /// Bytes on one rank of the stage. `untaken_gradients` (runtime/schedule/message_limits.h): where it may be
-/// more than in_flight + 1.
+/// more than in_flight + 1. `moment`: of a rank with several stages, at that moment; default: at most.
 StageMemory stage_memory(const StageLoad& load, int64_t replicas, int64_t in_flight, const CostInputs& inputs,
-                         int64_t untaken_gradients = 0);
+                         int64_t untaken_gradients = 0, const StageMoment* moment = nullptr);
 
 /// The largest depth, at least 1 and at most `most`, with which the stage fits `memory_bytes` (0 = no limit);
 /// 0 if none does.

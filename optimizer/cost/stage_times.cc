@@ -215,9 +215,7 @@ StageTimes calibrated(StageTimes times, int64_t replicas, int64_t ranks, const C
   return longer(std::move(times), factor, factor);
 }
 
-StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 int64_t untaken_gradients, const StageTimes& times,
-                                 const CostInputs& inputs) {
+StagePrediction stage_prediction(const StageTimes& times, const StageMemory& memory) {
   StagePrediction prediction;
   prediction.compute_seconds = times.forward_seconds + times.recompute_seconds + times.backward_seconds;
   // Out go activations and the gradient of what came in; in come as many bytes: a gradient is as large as its
@@ -226,7 +224,7 @@ StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_
   prediction.receive_seconds = prediction.send_seconds;
   prediction.gradient_sync_seconds = times.reduce_seconds + times.tied_seconds;
   prediction.step_seconds = times.step_seconds;
-  prediction.memory = stage_memory(load, replicas, in_flight, inputs, untaken_gradients);
+  prediction.memory = memory;
   return prediction;
 }
 

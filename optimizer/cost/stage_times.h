@@ -76,10 +76,8 @@ void change_computing(StageTimes* times, const Change& change) {
   change(*times);
   for (ReplicaTimes& own : times->replicas) change(own);
 }
-/// The same as it stands in a plan, with the memory (`stage_memory`) at the given depth.
-StagePrediction stage_prediction(const StageLoad& load, int64_t replicas, int64_t in_flight,
-                                 int64_t untaken_gradients, const StageTimes& times,
-                                 const CostInputs& inputs);
+/// The same as it stands in a plan, with the memory (`stage_memory`).
+StagePrediction stage_prediction(const StageTimes& times, const StageMemory& memory);
 
 /// Adds what the ends of the stage's messages take of its rank's core, as those pass level `in_level` of
 /// `inputs.levels` before it and `out_level` behind it (both 0 where there are none). Of one minibatch at a

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/units.h"
 #include "optimizer/cost/placed.h"
+#include "optimizer/cost/stage_memory.h"
 #include "runtime/schedule/check.h"
 #include "runtime/schedule/message_limits.h"
 #include "runtime/schedule/plan_shape.h"
@@ -127,13 +128,41 @@ std::vector<StagePeriod> busy_periods(const Plan& plan, const PlanCost& cost) {
   return busy_of(plan, cost).periods;
 }
 
+namespace {
+
+/// Of a rank in a V, which has two stages, those of the moment at which they are most together.
+std::vector<StageMemory> stage_memories(const Plan& plan, const PlanCost& cost, const PipelineShape& shape) {
+  const auto memory_of = [&](int64_t stage, const StageMoment* moment) {
+    const auto s = static_cast<size_t>(stage);
+    return stage_memory(cost.loads[s], shape.replicas[s], shape.in_flight[s], cost.inputs,
+                        untaken_gradients(shape, stage), moment);
+  };
+  std::vector<StageMemory> memories;
+  for (int64_t s = 0; s < shape.stages(); ++s) memories.push_back(memory_of(s, nullptr));
+  if (!shape.v_shaped) return memories;
+  for (int64_t group = 0; group < shape.groups(); ++group) {
+    const int64_t down = group, back = shape.next_of_group(group);
+    int64_t most = -1;
+    for (int64_t replica = 0; replica < shape.replicas[static_cast<size_t>(group)]; ++replica)
+      for (const auto& moment : rank_moments(plan.schedule, shape, group, replica)) {
+        const StageMemory first = memory_of(down, &moment[static_cast<size_t>(down)]);
+        const StageMemory second = memory_of(back, &moment[static_cast<size_t>(back)]);
+        if (first.total_bytes() + second.total_bytes() <= most) continue;
+        most = first.total_bytes() + second.total_bytes();
+        memories[static_cast<size_t>(down)] = first;
+        memories[static_cast<size_t>(back)] = second;
+      }
+  }
+  return memories;
+}
+
+}  // namespace
+
 std::vector<StagePrediction> stage_predictions(const Plan& plan, const PlanCost& cost) {
-  const PipelineShape shape = shape_of(plan);
+  const std::vector<StageMemory> memories = stage_memories(plan, cost, shape_of(plan));
   std::vector<StagePrediction> stages;
   for (size_t s = 0; s < cost.loads.size(); ++s)
-    stages.push_back(stage_prediction(cost.loads[s], shape.replicas[s], shape.in_flight[s],
-                                      untaken_gradients(shape, static_cast<int64_t>(s)), cost.times[s],
-                                      cost.inputs));
+    stages.push_back(stage_prediction(cost.times[s], memories[s]));
   return stages;
 }
 

@@ -399,6 +399,41 @@ TEST_CASE("Memory of a rank") {
 }
 
 TEST_CASE(
+    "Memory of a stage whose rank has two: what it has of it at a moment, and nothing is sent between them") {
+  CostInputs inputs = example_inputs();
+  inputs.minibatches_per_update = 4;
+  inputs.split_backward = true;
+  StageLoad load = example_load(), before = load, behind = load;
+  load.waiting_gradient_bytes = before.waiting_gradient_bytes = behind.waiting_gradient_bytes = 10;
+  before.out_stays = behind.in_stays = true;
+  const auto at = [&](const StageLoad& stage, const StageMoment& now) {
+    return stage_memory(stage, 1, 3, inputs, 0, &now);
+  };
+  const StageMoment all{.in_flight = 3, .waiting = 3, .runs = true};
+  CHECK(at(load, all).total_bytes() == stage_memory(load, 1, 3, inputs).total_bytes());
+  // The value for the stage behind is among what this has until that stage begins, then among what came in.
+  StageMemory memory = at(before, {.in_flight = 2, .left_values = 1, .runs = true});
+  CHECK(memory.gradients_bytes == 2 * 4000);
+  CHECK(memory.activations_bytes == 2 * (700 + 2000) + 50);
+  CHECK(memory.messages_bytes == 2 * 2000 + (3 + 1) * 2000 + 3000);
+  CHECK(memory.workspace_bytes == 600);
+  // The other stage runs: what a pass needs is not there.
+  memory = at(before, {.in_flight = 2, .left_values = 1});
+  CHECK(memory.gradients_bytes == 4000);
+  CHECK(memory.messages_bytes == 2 * 2000 + (3 + 1) * 2000);
+  CHECK(memory.workspace_bytes == 0);
+  // A backward that waits may have gradients of weights.
+  memory = at(before, {.in_flight = 2, .waiting = 1});
+  CHECK(memory.gradients_bytes == 2 * 4000 + 10);
+  // Of three messages that may not be taken yet one is of a minibatch in flight.
+  memory = at(behind, {.in_flight = 1, .left_gradients = 1, .runs = true});
+  CHECK(memory.activations_bytes == 700 + 2000 + 50);
+  CHECK(memory.messages_bytes == 2 * 3000 + 3 * 3000 + 3000 + 2000);
+  for (const StageLoad& stage : {before, behind})
+    CHECK(stage_memory(stage, 1, 3, inputs).total_bytes() < stage_memory(load, 1, 3, inputs).total_bytes());
+}
+
+TEST_CASE(
     "Memory of a rank on a device: what libraries keep, uploaded input, and what captured graphs need") {
   CostInputs inputs = example_inputs();
   StageLoad load = example_load();
