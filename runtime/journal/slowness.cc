@@ -23,9 +23,16 @@ struct Cause {
   std::string words;
 };
 
-std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const RankSummary& rank) {
+// The median leaves out the first minibatches, and while another rank evaluates or writes a checkpoint, or
+// the pipeline fills: what was waited may be of that time.
+double outside_steady_seconds(const Summary& summary, const MeasuredTimes& times, double part) {
+  return std::max(
+      0.0, times.trained_seconds - static_cast<double>(times.minibatches) * summary.minibatch_seconds / part);
+}
+
+std::vector<Cause> causes_of(const Summary& summary, const RankSummary& rank, const ExpectedTimes& expected,
+                             double outside, bool knows_cores) {
   const MeasuredTimes& times = *rank.times;
-  const ExpectedTimes expected = expected_of(plan, rank.rank);
   const auto minibatches = static_cast<double>(std::max<int64_t>(times.minibatches, 1));
   const auto each = [&](double seconds) {
     return format_seconds(seconds / minibatches) + " a minibatch in the mean";
@@ -37,7 +44,7 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
     const auto on_host = std::count_if(summary.ranks.begin(), summary.ranks.end(),
                                        [&](const RankSummary& other) { return other.host == rank.host; });
     const bool crowded = summary.cores > 0 && on_host > summary.cores;
-    const bool expected_that = crowded && plan.predicted->shared_cores > 0;
+    const bool expected_that = crowded && knows_cores;
     causes.push_back(
         {expected_that ? 0 : computing * (1 - times.core_share()),
          name + " got " + number(times.core_share()) + " of a core" +
@@ -48,13 +55,15 @@ std::vector<Cause> causes_of(const Summary& summary, const Plan& plan, const Ran
     causes.push_back({times.cpu_seconds - minibatches * planned,
                       "the compute of " + name + " takes " + each(times.cpu_seconds) + ", the profile says " +
                           format_seconds(planned) + ": profile again on this machine"});
+    const double between =
+        times.trained_seconds - times.busy_seconds - rank.receive_wait_seconds - rank.sync_wait_seconds;
+    causes.push_back({between - outside,
+                      name + " spends " + each(between) +
+                          " between its actions: others had its core, or minibatches are too small for what "
+                          "the runtime does beside them"});
   }
   causes.push_back(
       {times.injected_seconds, name + " waits " + each(times.injected_seconds) + " because of --disturb"});
-  // The median leaves out the first minibatches, and while another rank evaluates or writes a checkpoint, or
-  // the pipeline fills: what was waited may be of that time.
-  const double outside =
-      std::max(0.0, times.trained_seconds - minibatches * summary.minibatch_seconds / expected.part);
   causes.push_back({times.load_wait_seconds - outside,
                     name + " waits " + each(times.load_wait_seconds) + " for its samples"});
   causes.push_back({rank.sync_wait_seconds - minibatches * expected.sync_seconds - outside,
@@ -79,13 +88,18 @@ std::string slowness_text(const Summary& summary, const Plan& plan) {
     if (rank.times && (!busiest || rank.times->busy_seconds > busiest->times->busy_seconds)) busiest = &rank;
   }
   if (!busiest) return text + "; what its ranks waited for is not known: none has told its times";
-  const std::vector<Cause> causes = causes_of(summary, plan, *busiest);
+  const ExpectedTimes expected = expected_of(plan, busiest->rank);
+  const double outside = outside_steady_seconds(summary, *busiest->times, expected.part);
+  const std::vector<Cause> causes =
+      causes_of(summary, *busiest, expected, outside, plan.predicted->shared_cores > 0);
   const auto likely = std::max_element(causes.begin(), causes.end(),
                                        [](const Cause& a, const Cause& b) { return a.seconds < b.seconds; });
-  const double beyond = (1 - predicted / summary.minibatch_seconds) * busiest->times->trained_seconds;
-  if (likely->seconds < kExplains * beyond)
+  const double beyond =
+      (1 - predicted / summary.minibatch_seconds) * (busiest->times->trained_seconds - outside);
+  if (likely->seconds <= 0 || likely->seconds < kExplains * beyond)
     return text + "; of the causes that are measured (" +
-           (busiest->device.rfind("cuda", 0) == 0 ? "" : "a share of a core, compute, ") +
+           (busiest->device.rfind("cuda", 0) == 0 ? ""
+                                                  : "a share of a core, compute, time between actions, ") +
            "samples, sums of gradients, messages) none explains a fifth of it: trace.json in the run folder "
            "has each action";
   return text + "; likely: " + likely->words;

@@ -61,16 +61,16 @@ TEST_CASE("where no cause explains that a run is slow it is told so") {
   const Plan plan = plan_of(2, 0.010);
   Summary summary = run_of(2);
   summary.minibatch_seconds = 0.036;
-  for (RankSummary& rank : summary.ranks) {
-    rank.times->trained_seconds = 3.6;
-    rank.receive_wait_seconds = 0.1;
+  for (RankSummary& rank : summary.ranks) {  // most of the waiting may be outside the steady state
+    rank.times->trained_seconds = 5.7;
+    rank.receive_wait_seconds = 2.3;
   }
   const std::string head = "3 times slower than predicted; ";
   const std::string end =
       "samples, sums of gradients, messages) none explains a fifth of it: trace.json in the run folder has "
       "each action";
   CHECK(slowness_text(summary, plan) ==
-        head + "of the causes that are measured (a share of a core, compute, " + end);
+        head + "of the causes that are measured (a share of a core, compute, time between actions, " + end);
   for (RankSummary& rank : summary.ranks) rank.device = "cuda:0 (NVIDIA)";
   CHECK(slowness_text(summary, plan) == head + "of the causes that are measured (" + end);
   for (RankSummary& rank : summary.ranks) rank.times.reset();
@@ -117,6 +117,21 @@ TEST_CASE("each cause of slowness is named, with the rank that sets the pace and
                                             "messages: even the busiest rank, 1, waits 23 ms a minibatch in "
                                             "the mean for its neighbours: `probe` "
                                             "measures the links");
+
+  slow.receive_wait_seconds = 0.3;
+  CHECK(slowness_text(summary, plan) ==
+        head +
+            "rank 1 spends 21 ms a minibatch in the mean between its actions: "
+            "others had its core, or minibatches are too small for what the "
+            "runtime does beside them");
+  slow.receive_wait_seconds = 2.3;
+
+  // A long time outside the steady state makes no cause of it smaller.
+  times.trained_seconds = 36;
+  times.cpu_seconds = 1.7;
+  times.busy_seconds = 1.7;
+  CHECK_THAT(slowness_text(summary, plan), Catch::Contains("likely: the compute of rank 1 takes 17 ms"));
+  times.busy_seconds = times.cpu_seconds = 1.2;
 
   // Of 2.3 s 2.1 may be outside the steady state, while a neighbour evaluated.
   times.trained_seconds = 5.7;
