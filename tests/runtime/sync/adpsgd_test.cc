@@ -189,7 +189,7 @@ TEST_CASE("adpsgd: a pipeline that is slow trains few minibatches, and the other
     for (const Span& part : served.minibatches().at(0).at(static_cast<int64_t>(slow_pipeline)))
       of_slow += part.count;
     CHECK(of_slow >= 1);
-    CHECK(of_slow < 20);
+    CHECK(of_slow < 30);  // taking turns it would train half of them
     const auto& stages = served.meetings().at(0);
     REQUIRE(stages.size() == 2);
     for (const auto& stage : stages) CHECK_FALSE(stage.empty());

@@ -8,6 +8,7 @@
 #include "tests/runtime/pipelines.h"
 #include "tests/runtime/random_pipelines.h"
 #include "tests/runtime/sync/random_delays.h"
+#include "tests/support/process.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -84,10 +85,17 @@ TEST_CASE(
     std::mutex mutex;
     std::map<int64_t, int64_t> updates;  // begun, by rank
     int64_t furthest = 0;
+    // The slow pipeline does not begin before the other is as far as it may be.
+    const auto is_there = [&] {
+      const std::lock_guard lock(mutex);
+      return updates[plan.stages[0].ranks[0]] > distance * wave;
+    };
     const auto before = [&](int64_t rank, const Action& action) {
       const bool slow = rank == plan.stages[0].ranks[1];
+      if (slow && action.kind == ActionKind::kForward && !eventually(std::chrono::seconds(60), is_there))
+        throw std::runtime_error("the fast pipeline has not come as far as it may");
       if (slow && action.kind == ActionKind::kForward)
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
       if (action.kind != ActionKind::kUpdate) return;
       const std::lock_guard lock(mutex);
       const int64_t own = updates[rank]++;

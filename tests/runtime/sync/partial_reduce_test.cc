@@ -101,7 +101,7 @@ TEST_CASE("a pipeline that is slow trains few minibatches, and the others do not
   int64_t of_slow = 0;
   for (const Span& part : served.minibatches().at(0).at(0)) of_slow += part.count;
   CHECK(of_slow >= 1);
-  CHECK(of_slow < 20);
+  CHECK(of_slow < 30);  // taking turns it would train half of them
 }
 
 TEST_CASE("the serial program refuses minibatches of another run") {
