@@ -192,7 +192,7 @@ TEST_CASE(
     REQUIRE(run.comes_to(change + 1));
     if (change == many / 4) early = Held::by(*run.process);
   }
-  check_growth(*early, Held::by(*run.process));
+  check_growth(*early, *run.process);
   CHECK(early->threads.size() == 3);
   run.process->signal(SIGTERM);
   CHECK(run.process->wait(60s) == 143);
