@@ -1,6 +1,7 @@
 // Runs whose next plan is written while they train, with real processes. What was decided when is a matter of
 // time; what comes of it is compared with a run that knows the same changes beforehand.
 // PIPEWRIGHT_BOUNDARIES=1 tries every point of every rank.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <random>
@@ -198,32 +199,49 @@ TEST_CASE(
   CHECK(run.process->wait(60s) == 143);
 }
 
+// Ranks that wait far longer than they compute, so that other programs move no rank's level by as much: a
+// minibatch takes 18 ms, three are a sample; and of the slow rank 126 ms, which is a sample.
+namespace {
+
+const std::string kQuiet = "random:probability=1,duration=9ms";
+std::string slow_rank(const std::string& window) {
+  return "random:rank=1,probability=1,duration=54ms," + window;
+}
+
+}  // namespace
+
+// When exactly, slow_rank_plan_test and rank_monitor_test say of ranks that no other program disturbs.
 TEST_CASE("a plan that is kept ready is in force while a rank is slow, and no longer") {
   const TemporaryFolder folder;
   const std::string quiet = write_plan(folder, "quiet.json", {1, 1});
-  const std::string slow = write_flush_plan(folder, "slow.json", {1, 1}, "gpipe");
+  Plan less = read_document<Plan>(quiet);  // of rank 1
+  less.stages[0].nodes.push_back(less.stages[1].nodes.front());
+  less.stages[1].nodes.erase(less.stages[1].nodes.begin());
+  const std::string slow = (folder / "slow.json").string();
+  write_document(slow, less);
   Watching run(folder, quiet, {});
-  run.adapt = "slow:rank=1,factor=2,plan=" + slow;
-  const std::vector<std::string> rest = {"--minibatches", "450", "--checkpoint-every-epochs", "20"};
-  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 290: where other programs
-  // have the cores, it takes long to tell so much.
+  run.adapt = "slow:rank=1,factor=2.5,plan=" + slow;
+  const std::vector<std::string> rest = {"--minibatches", "260", "--checkpoint-every-epochs", "20"};
   run.start("launch",
-            rest + std::vector<std::string>{"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                                            "random:rank=1,probability=1,duration=25ms,from=150,to=290"});
+            rest + std::vector<std::string>{"--disturb", kQuiet, "--disturb", slow_rank("from=80,to=145")});
   const int code = run.process->wait(120s);
   INFO(run.process->error());
   REQUIRE(code == 0);
   const auto told = run.generations();
-  REQUIRE(told.size() == 3);
-  CHECK_THAT(told[1].reason, Catch::StartsWith("slow: rank 1 computes "));
-  CHECK(told[1].first_minibatch > 150);
-  CHECK(told[1].first_minibatch < 290);
-  CHECK(told[2].reason == "slow: no rank is any more");
-  CHECK(told[2].first_minibatch > 290);
-  const auto plan = [&](size_t k) { return document_text(read_document<Plan>(run.run / told[k].plan)); };
-  CHECK(plan(1) == document_text(read_document<Plan>(slow)));
-  CHECK(plan(2) == plan(0));
-  check_equal(run.run, run.repeated("launch", rest), 450);
+  const auto plan = [&](const std::string& file) { return document_text(read_document<Plan>(file)); };
+  bool was_slow = false;
+  for (size_t k = 1; k < told.size(); ++k) {
+    const bool is_slow = told[k].reason.rfind("slow: rank 1 computes ", 0) == 0;
+    CAPTURE(k, told[k].reason, told[k].first_minibatch);
+    CHECK(is_slow == (told[k - 1].reason.rfind("slow: rank 1 computes ", 0) != 0));
+    if (!is_slow) CHECK(told[k].reason == "slow: no rank is any more");
+    CHECK(plan(run.run / told[k].plan) == (is_slow ? plan(slow) : plan(run.run / told[0].plan)));
+    was_slow = was_slow || (is_slow && told[k].first_minibatch > 80);
+  }
+  CHECK(was_slow);
+  CHECK(told.back().reason == "slow: no rank is any more");
+  CHECK(told.back().first_minibatch > 145);
+  check_equal(run.run, run.repeated("launch", rest), 260);
 }
 
 TEST_CASE(
@@ -243,21 +261,25 @@ TEST_CASE(
   write_document(predictor, Predictor::train(data, {}));
   Watching run(folder, write_plan(folder, "a.json", {1, 1}), {});
   run.adapt = "interference:decide=predict,profile=" + profile + ",model=" + predictor;
-  const std::vector<std::string> rest = {"--minibatches", "500", "--checkpoint-every-epochs", "20"};
-  // All computing takes 10 ms a minibatch: five seconds, twenty samples of each core. Rank 1 takes 60 ms in
-  // the middle.
+  const std::vector<std::string> rest = {"--minibatches", "140", "--checkpoint-every-epochs", "20"};
+  // Eight seconds, thirty samples of each core.
   run.start("launch",
-            rest + std::vector<std::string>{"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                                            "random:rank=1,probability=1,duration=25ms,from=250,to=330"});
+            rest + std::vector<std::string>{"--disturb", kQuiet, "--disturb", slow_rank("from=80")});
   const int code = run.process->wait(120s);
-  INFO(run.process->error());
+  const std::string said = run.process->error();
+  INFO(said);
   REQUIRE(code == 0);
   for (const std::string rank : {"0", "1"}) {
-    CHECK_THAT(run.process->error(), Catch::Contains("adapt: rank " + rank + " is ") &&
-                                         Catch::Contains("what it measures counts instead"));
+    CHECK_THAT(said, Catch::Contains("adapt: rank " + rank + " is ") &&
+                         Catch::Contains("what it measures counts instead"));
   }
-  CHECK_THAT(run.process->error(), Catch::Contains("adapt: rank 1 computes "));
-  check_equal(run.run, run.repeated("launch", rest), 500);
+  // What other programs did to rank 0 may be told before it.
+  const std::vector<std::string> lines = complete_lines(folder / "run.err");
+  CHECK(std::any_of(lines.begin(), lines.end(), [](const std::string& line) {
+    const size_t adapt = line.find("adapt: ");
+    return adapt != std::string::npos && line.find("rank 1 computes ", adapt) != std::string::npos;
+  }));
+  check_equal(run.run, run.repeated("launch", rest), 140);
 }
 
 TEST_CASE("one process goes on under a plan that is written while it trains") {
