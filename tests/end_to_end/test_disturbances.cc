@@ -76,8 +76,8 @@ TEST_CASE("a disturbed run computes the same bits, later, and says how long its 
   CHECK(injected(slow, 0) > 0.010);
   CHECK(injected(slow, 0) < 0.060);
   CHECK(slow.summary->ranks[1].times->busy_seconds > 0.6);
-  // Waiting is no lack of a core.
-  CHECK(slow.summary->ranks[1].times->cpu_seconds < 0.6);
+  // Waiting is no lack of a core: none of it counts as its time.
+  CHECK(slow.summary->ranks[1].times->cpu_seconds < slow.summary->ranks[1].times->busy_seconds - 0.5);
 }
 
 TEST_CASE("a disturbance that the plan has no rank for is refused before anything starts") {
@@ -93,71 +93,86 @@ TEST_CASE("a disturbance that the plan has no rank for is refused before anythin
   CHECK(unknown.error.find("did you mean 'fixed'?") != std::string::npos);
 }
 
+// What a run says of what is slow. When a step is found, and that nothing else is, is a matter of times:
+// level_detector_test, rank_monitor_test and link_judge_test claim it of series that no other program
+// disturbs. Here ranks wait for far longer than other programs hold them up, and nothing is claimed of them.
+namespace {
+
+const std::string kQuiet = "random:probability=1,duration=13ms";  // a minibatch 26 ms: two are a sample
+
+std::vector<Json> told(const DisturbedRun& run, const std::string& what) {
+  std::vector<Json> all;
+  for (const std::string& line : complete_lines(run.folder / "metrics.jsonl")) {
+    const Json json = parse_json(line, "metrics.jsonl");
+    if (json.contains(what)) all.push_back(json[what]);
+  }
+  return all;
+}
+
+/// The first that says it is so many times as slow, found from this minibatch on; absent: nothing does.
+std::optional<Json> slow_since(const std::vector<Json>& all, double slowdown, int64_t from) {
+  const auto at = std::find_if(all.begin(), all.end(), [&](const Json& one) {
+    return one["slowdown"].get<double>() > slowdown && one["found"] >= from;
+  });
+  if (at == all.end()) return std::nullopt;
+  return *at;
+}
+
+}  // namespace
+
 TEST_CASE("a rank that becomes slow while it trains is named, and so is the end of it") {
   Jobs jobs;
-  // All computing takes 10 ms a minibatch, of rank 1 60 ms from minibatch 150 to 190.
-  const DisturbedRun run = jobs.launch("slow",
-                                       {"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                                        "random:rank=1,probability=1,duration=25ms,from=150,to=190"},
-                                       330);
+  // Rank 1 takes seven times as long from minibatch 60 to 84.
+  const DisturbedRun run = jobs.launch(
+      "slow", {"--disturb", kQuiet, "--disturb", "random:rank=1,probability=1,duration=78ms,from=60,to=84"},
+      160);
   INFO(run.error);
   REQUIRE(run.code == 0);
   std::vector<Json> speeds;
-  for (const std::string& line : complete_lines(run.folder / "metrics.jsonl")) {
-    const Json json = parse_json(line, "metrics.jsonl");
-    if (json.contains("speed") && json["speed"]["rank"] == 1) speeds.push_back(json["speed"]);
-  }
-  REQUIRE(speeds.size() == 2);
-  CHECK(speeds[0]["minibatch"] >= 135);
-  CHECK(speeds[0]["minibatch"] <= 165);
-  CHECK(speeds[0]["found"] < 190);
-  CHECK(speeds[0]["slowdown"].get<double>() > 3);
-  CHECK(speeds[1]["minibatch"] >= 180);
-  CHECK(speeds[1]["slowdown"].get<double>() < 1.3);
+  for (const Json& speed : told(run, "speed"))
+    if (speed["rank"] == 1) speeds.push_back(speed);
+  const auto slow = slow_since(speeds, 2, 60);
+  REQUIRE(slow);
+  CHECK(speeds.back()["found"] > 84);
+  CHECK(speeds.back()["slowdown"].get<double>() < (*slow)["slowdown"].get<double>() / 2);
   CHECK(run.error.find("rank 1 computes ") != std::string::npos);
   CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
 }
 
 TEST_CASE("a link that becomes slow while it trains is named, no rank is, and so is the end of it") {
   Jobs jobs;
-  // All computing takes 10 ms a minibatch; messages from rank 1 to rank 0 60 ms from minibatch 400 to 500.
-  const DisturbedRun run = jobs.launch("slow",
-                                       {"--disturb", "random:probability=1,duration=5ms", "--disturb",
-                                        "link:sender=1,receiver=0,delay=60ms,from=400,to=500"},
-                                       800);
+  // Messages from rank 1 to rank 0 take 120 ms from minibatch 70 to 110.
+  const DisturbedRun run = jobs.launch(
+      "slow", {"--disturb", kQuiet, "--disturb", "link:sender=1,receiver=0,delay=120ms,from=70,to=110"}, 230);
   INFO(run.error);
   REQUIRE(run.code == 0);
   std::vector<Json> links;
-  for (const std::string& line : complete_lines(run.folder / "metrics.jsonl")) {
-    const Json json = parse_json(line, "metrics.jsonl");
-    // What else this machine does may show, but not as much as that.
-    if (json.contains("speed")) CHECK(json["speed"]["slowdown"] < 3);
-    if (json.contains("link") && json["link"]["from"] == 1 && json["link"]["found"] >= 400)
-      links.push_back(json["link"]);
-  }
-  REQUIRE(links.size() >= 2);
-  CHECK(links.front()["to"] == 0);
-  CHECK(links.front()["minibatch"] >= 380);
-  CHECK(links.front()["minibatch"] <= 420);
-  CHECK(links.front()["found"] < 500);
-  CHECK(links.front()["slowdown"].get<double>() > 2);
-  CHECK(links.front()["after_seconds"].get<double>() > 0.02);
-  CHECK(links.back()["slowdown"].get<double>() < 2);
+  for (const Json& link : told(run, "link"))
+    if (link["from"] == 1 && link["to"] == 0) links.push_back(link);
+  const auto slow = slow_since(links, 2, 70);
+  REQUIRE(slow);
+  CHECK((*slow)["after_seconds"].get<double>() > 0.05);
+  CHECK(links.back()["found"] > 110);
+  CHECK(links.back()["slowdown"].get<double>() < (*slow)["slowdown"].get<double>() / 2);
+  // No rank waits as long for what it computes as for those messages.
+  for (const Json& speed : told(run, "speed")) CHECK(speed["after_seconds"].get<double>() < 0.1);
   CHECK(run.error.find("link from rank 1 to rank 0 takes ") != std::string::npos);
   CHECK(run.error.find(" times as long as when the run was quiet since minibatch ") != std::string::npos);
 }
 
 namespace {
 
-// A run that is disturbed from minibatch kDisturbedFrom on. Ranks wait far longer than they compute, so that
-// what else this machine does moves no rank's level: a minibatch takes 10 ms, and of rank 1 then 60 ms.
-constexpr int64_t kDisturbedFrom = 150;
-constexpr int64_t kEpoch = 64;
+// A run that is disturbed from minibatch kDisturbedFrom on, shortly after an epoch has begun, to its end. A
+// minibatch takes about 20 ms, where other programs have the cores several times as long; of rank 1 then 200
+// ms more.
+constexpr int64_t kEpoch = 32;
+constexpr int64_t kDisturbedFrom = 3 * kEpoch + 2;
+constexpr int64_t kEnd = kDisturbedFrom + 80;
 
 class Followed {
  public:
   explicit Followed(const std::string& policy,
-                    const std::string& disturbance = "random:rank=1,probability=1,duration=25ms,from=150") {
+                    const std::string& disturbance = "random:rank=1,probability=1,duration=100ms") {
     const std::string model = "mlp:layers=8,width=512,image=16,channels=1";
     const std::string profile = (folder_ / "profile.json").string();
     run("profiler", {"--model", model, "--batch-size", "32", "--output", profile});
@@ -172,17 +187,17 @@ class Followed {
                            "--batch-size",
                            "32",
                            "--minibatches",
-                           "600",
+                           std::to_string(kEnd),
                            "--plan",
                            (folder_ / "plan.json").string(),
                            "--adapt",
                            "interference:profile=" + profile + policy,
                            "--checkpoint-every-minibatches",
-                           "600",
+                           std::to_string(kEnd),
                            "--disturb",
-                           "random:probability=1,duration=5ms",
+                           "random:probability=1,duration=6500us",
                            "--disturb",
-                           disturbance,
+                           disturbance + ",from=" + std::to_string(kDisturbedFrom),
                            "--output",
                            in_run("").string()});
     summary = read_document<Summary>(in_run("summary.json"));
@@ -197,15 +212,14 @@ class Followed {
     return process.error();
   }
   std::filesystem::path in_run(const std::string& file) const { return folder_ / "run" / file; }
-  /// The plan that came into force because rank 1 was slow.
-  GenerationSummary changed() const {
-    const auto at = std::find_if(summary.generations.begin(), summary.generations.end(),
-                                 [](const GenerationSummary& generation) {
-                                   return generation.reason.find("rank 1 computes") != std::string::npos &&
-                                          generation.first_minibatch > kDisturbedFrom;
-                                 });
-    REQUIRE(at != summary.generations.end());
-    return *at;
+  /// What came into force because rank 1 was slow, and its plan.
+  std::vector<std::pair<GenerationSummary, Plan>> changes() const {
+    std::vector<std::pair<GenerationSummary, Plan>> found;
+    for (const GenerationSummary& generation : summary.generations)
+      if (generation.reason.find("rank 1 computes") != std::string::npos &&
+          generation.first_minibatch > kDisturbedFrom)
+        found.emplace_back(generation, read_document<Plan>(in_run(generation.plan)));
+    return found;
   }
 
   std::string said;
@@ -232,6 +246,15 @@ double work(const Plan& plan, int64_t rank) {
   return nodes;
 }
 
+// The slow rank has less to do than before: fewer nodes, or a smaller share of the minibatches. Noise may
+// have led to other changes, too.
+void check_changes(const Followed& run, const std::string& reason) {
+  const auto changes = run.changes();
+  CHECK(std::any_of(changes.begin(), changes.end(), [&](const auto& change) {
+    return change.first.reason.find(reason) == 0 && work(change.second, 1) < work(run.before, 1);
+  }));
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -239,10 +262,7 @@ TEST_CASE(
     "had") {
   Followed run("");
   INFO(run.said);
-  const GenerationSummary changed = run.changed();
-  CHECK(changed.reason.find("interference, measured: ") == 0);
-  // The slow rank has less to do than before: fewer nodes, or a smaller share of the minibatches.
-  CHECK(work(read_document<Plan>(run.in_run(changed.plan)), 1) < work(run.before, 1));
+  check_changes(run, "interference, measured: ");
   CHECK(run.said.find("a minibatch under the plan in force") != std::string::npos);
   run.run("runtime", {"verify", "--run", run.in_run("").string()});
 }
@@ -250,17 +270,16 @@ TEST_CASE(
 TEST_CASE("decide=naive,when=epoch: at the end of an epoch a run goes on under the naive plan") {
   Followed run(",decide=naive,when=epoch");
   INFO(run.said);
-  const GenerationSummary changed = run.changed();
-  CHECK(changed.reason.find("interference, naive: rank 1 computes") == 0);
+  check_changes(run, "interference, naive: ");
   // The first epoch that begins while the rank is slow; how soon the ranks then agree is up to the machine.
-  CHECK(changed.first_minibatch >= (kDisturbedFrom / kEpoch + 1) * kEpoch);
-  CHECK(work(read_document<Plan>(run.in_run(changed.plan)), 1) < work(run.before, 1));
+  for (const auto& [change, plan] : run.changes())
+    CHECK(change.first_minibatch >= (kDisturbedFrom / kEpoch + 1) * kEpoch);
   run.run("runtime", {"verify", "--run", run.in_run("").string()});
 }
 
 TEST_CASE(
     "a run whose link becomes slow plans again with it, and ends with the bits of the plans that it had") {
-  Followed run("", "link:sender=0,receiver=1,delay=40ms,from=150");
+  Followed run("", "link:sender=0,receiver=1,delay=120ms");
   INFO(run.said);
   CHECK(run.said.find("the link from rank 0 to rank 1 takes ") != std::string::npos);
   CHECK(run.said.find("a minibatch under the plan in force") != std::string::npos);
