@@ -302,24 +302,31 @@ TEST_CASE("more ranks than cores are warned of at the start, and a slow run says
   plan.predicted->stages.resize(plan.stages.size());
   write_document(folder / "plan.json", plan);
   const Words job = Words{"launch", "--plan", (folder / "plan.json").string()} + kJob;
+  // Rank 1 waits for so long that nothing that the machine does besides is a likelier cause; those are named
+  // in slowness_test, of figures that no machine has made.
+  const Words slow = {"--disturb", "random:rank=1,probability=1,duration=40ms"};
   cpu_set_t all, one;
   REQUIRE(sched_getaffinity(0, sizeof all, &all) == 0);
   CPU_ZERO(&one);
   for (int core = 0; CPU_COUNT(&one) == 0; ++core)
     if (CPU_ISSET(core, &all)) CPU_SET(core, &one);
   REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
-  const Outcome crowded = runtime(folder, job + Words{"--output", (folder / "crowded").string()});
+  const Outcome crowded = runtime(folder, job + slow + Words{"--output", (folder / "crowded").string()});
   REQUIRE(sched_setaffinity(0, sizeof all, &all) == 0);
   INFO(crowded.error << crowded.output);
   REQUIRE(crowded.code == 0);
   CHECK_THAT(crowded.error, Catch::Contains("warning: 2 ranks on 1 core: they take turns"));
-  CHECK_THAT(crowded.output, Catch::Contains(" times slower than predicted; likely: "));
+  CHECK_THAT(crowded.output,
+             Catch::Contains(" times slower than predicted; likely: rank 1 waits 80 ms a minibatch in the "
+                             "mean because of --disturb"));
   const auto summary = read_document<Summary>(folder / "crowded" / "summary.json");
+  CHECK(summary.cores == 1);
   for (const RankSummary& rank : summary.ranks) {
     REQUIRE(rank.times);
     CHECK(rank.times->minibatches == 12);
     CHECK(rank.times->cpu_seconds > 0);
-    CHECK(rank.times->cpu_seconds <= 1.1 * rank.times->busy_seconds + 0.01);
+    // Of the thread that computes, while it does: two clocks, read one after the other, hardly differ.
+    CHECK(rank.times->cpu_seconds <= 2 * (rank.times->busy_seconds - rank.times->injected_seconds) + 0.05);
     CHECK(rank.times->busy_seconds <= rank.times->trained_seconds);
     CHECK(rank.times->load_wait_seconds <= rank.times->busy_seconds);
   }
