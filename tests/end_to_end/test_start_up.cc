@@ -187,7 +187,7 @@ TEST_CASE("a rank that waits says for whom, and ends with their names when the s
   const auto rank = [&](const std::string& number) {
     return std::make_unique<Process>(
         std::vector<std::string>{program("runtime"), "train", "--rank", number, "--world-size", "4",
-                                 "--master-port", port, "--timeout", "1s", "--start-timeout", "15s"} +
+                                 "--master-port", port, "--timeout", "5s", "--start-timeout", "15s"} +
             small_job(folder / "run"),
         folder / (number + ".out"), folder / (number + ".err"));
   };
