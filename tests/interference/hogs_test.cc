@@ -54,7 +54,7 @@ TEST_CASE("hogs of each kind take the core that they are told, and are gone afte
     const CoreReader reader(core);
     const CoreReading first = reader.read();
     double busy = 0;
-    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (busy < 0.1 && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       busy = reader.read().host.cores.at(core).busy_seconds - first.host.cores.at(core).busy_seconds;
@@ -77,9 +77,9 @@ TEST_CASE("interference_hog says how much of the core its processes had, and wha
   const int64_t core = cores_of_process().back();
   {
     Process hog(words("copy", 3, core), folder / "out", folder / "error");
-    REQUIRE(eventually(std::chrono::seconds(20), [&] { return hog.output().find("running\n") == 0; }));
+    REQUIRE(eventually(std::chrono::seconds(60), [&] { return hog.output().find("running\n") == 0; }));
     hog.signal(SIGTERM);
-    CHECK(hog.wait(std::chrono::seconds(20)) == 0);
+    CHECK(hog.wait(std::chrono::seconds(60)) == 0);
     const std::string said = hog.output().substr(std::string("running\n").size());
     const Json json = parse_json(said, "hog");
     CHECK(json["kind"] == "copy");
@@ -90,7 +90,7 @@ TEST_CASE("interference_hog says how much of the core its processes had, and wha
   }
   const auto refused = [&](std::vector<std::string> command) {
     Process hog(command, folder / "out", folder / "error");
-    CHECK(hog.wait(std::chrono::seconds(20)) == 2);
+    CHECK(hog.wait(std::chrono::seconds(60)) == 2);
     return hog.error();
   };
   CHECK_THAT(refused({words("copy", 1, core)[0]}), Contains("expected KIND CORE PROCESSES"));

@@ -308,7 +308,7 @@ class Pages(unittest.TestCase):
             print(f"{name}: {page.stat().st_size} bytes, open after {found['opened'] / 1000:.2f} s")
             self.check(name, found)
             self.assertLess(page.stat().st_size, MOST_BYTES, name)
-            self.assertLess(found["opened"] / 1000, 2 * MOST_SECONDS, name)  # machines are busy
+            self.assertLess(found["opened"] / 1000, 5 * MOST_SECONDS, name)  # machines are busy
         print(f"run.html of {ranks} ranks and 100000 minibatches made in {made:.2f} s")
 
 

@@ -108,7 +108,7 @@ TEST_CASE("hog burns a core until it is ended") {
               folder / "out", folder / "error");
   REQUIRE(eventually(60s, [&] { return hog.output() == "running\n"; }));
   hog.signal(SIGTERM);
-  CHECK(hog.wait(20s) == 0);
+  CHECK(hog.wait(60s) == 0);
   CHECK_THAT(hog.output(), Contains("\"kind\":\"loopback\"") && Contains("cpu_seconds"));
 }
 

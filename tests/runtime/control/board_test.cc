@@ -13,7 +13,7 @@ namespace {
 
 struct Job {
   Store server = Store::serve(0);
-  Store reader = Store::join("127.0.0.1", server.port(), 20s);
+  Store reader = Store::join("127.0.0.1", server.port(), 60s);
 };
 
 }  // namespace
@@ -75,7 +75,7 @@ TEST_CASE("board: the first failure counts, with all that was said of it") {
   CHECK_THROWS_AS(second.await_failure(50ms), PeerError);
   CHECK(first.announce_failure({1, ExitCode::kPeerLost, "rank 2 has died", "start it again", 2}));
   CHECK_FALSE(second.announce_failure({0, ExitCode::kNumerical, "the loss is nan"}));
-  for (const Failure& failure : {*second.failure(), second.await_failure(20s)}) {
+  for (const Failure& failure : {*second.failure(), second.await_failure(60s)}) {
     CHECK(failure.rank == 1);
     CHECK(failure.code == ExitCode::kPeerLost);
     CHECK(failure.message == "rank 2 has died");
@@ -90,10 +90,10 @@ TEST_CASE("board: many processes announce failures at once, all read the same on
   std::vector<std::string> read(8);
   for (size_t rank = 0; rank < read.size(); ++rank) {
     ranks.emplace_back([&, rank] {
-      Store store = Store::join("127.0.0.1", job.server.port(), 20s);
+      Store store = Store::join("127.0.0.1", job.server.port(), 60s);
       const Board board(store);
       board.announce_failure({static_cast<int64_t>(rank), ExitCode::kFailed, "of " + std::to_string(rank)});
-      read[rank] = board.await_failure(20s).message;
+      read[rank] = board.await_failure(60s).message;
     });
   }
   for (std::thread& rank : ranks) rank.join();

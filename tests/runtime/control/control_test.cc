@@ -27,11 +27,11 @@ struct Ranks {
   std::vector<std::atomic<bool>> woken;
   std::vector<std::unique_ptr<Control>> controls;
 
-  explicit Ranks(int64_t size, std::chrono::milliseconds timeout = 20s, const std::string& secret = "")
+  explicit Ranks(int64_t size, std::chrono::milliseconds timeout = 60s, const std::string& secret = "")
       : server(Store::serve(0, "job", secret)), woken(static_cast<size_t>(size)) {
     for (int64_t rank = 0; rank < size; ++rank) {
       controls.push_back(std::make_unique<Control>(
-          Store::join("127.0.0.1", server.port(), 20s, "job", secret), rank, size, timeout,
+          Store::join("127.0.0.1", server.port(), 60s, "job", secret), rank, size, timeout,
           [this, rank](const std::string&) { woken[static_cast<size_t>(rank)] = true; }));
     }
   }
@@ -67,9 +67,9 @@ TEST_CASE("control: a rank is known, and missed, from the moment that it has com
   // Not only when its thread has first run: a process may be stopped before that.
   const Store server = Store::serve(0, "job");
   for (int64_t rank = 1; rank <= 20; ++rank) {
-    const Control control(Store::join("127.0.0.1", server.port(), 20s, "job"), rank, 21, 20s,
+    const Control control(Store::join("127.0.0.1", server.port(), 60s, "job"), rank, 21, 60s,
                           [](const std::string&) {});
-    Store asked = Store::join("127.0.0.1", server.port(), 20s, "job");
+    Store asked = Store::join("127.0.0.1", server.port(), 60s, "job");
     const RankReport report = Board(asked).report_of(rank);
     CHECK(report.beat);
     CHECK(report.process);
@@ -90,7 +90,7 @@ TEST_CASE("control: messages of all ranks reach rank 0's sink, each rank's in or
     }
   }
   std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { ranks[rank].finish(20s); });
+  for (size_t rank = 0; rank < 3; ++rank) threads.emplace_back([&, rank] { ranks[rank].finish(60s); });
   for (auto& thread : threads) thread.join();
   CHECK(got == posted);
 }
@@ -110,14 +110,14 @@ TEST_CASE("control: last words that come while the background thread is busy els
     if (begun.exchange(true)) return false;
     ending = std::thread([&] {
       ranks[1].post(text("last words"));
-      ranks[1].finish(20s);
+      ranks[1].finish(60s);
     });
-    tried = eventually(20s, [&] { return ranks[1].finishing(); });
+    tried = eventually(60s, [&] { return ranks[1].finishing(); });
     return false;
   });
   const auto begin = std::chrono::steady_clock::now();
-  ranks[0].finish(20s);
-  CHECK(std::chrono::steady_clock::now() - begin < 10s);
+  ranks[0].finish(300s);
+  CHECK(std::chrono::steady_clock::now() - begin < 60s);
   REQUIRE(begun);
   ending.join();
   CHECK(tried);
@@ -141,8 +141,8 @@ TEST_CASE("control: rank 0 hears its own words before what another rank has said
 
 TEST_CASE("control: a barrier opens when all are there, one that stays away is a named error") {
   Ranks ranks(2);
-  std::thread late([&] { ranks[1].barrier("both", 20s); });
-  ranks[0].barrier("both", 20s);
+  std::thread late([&] { ranks[1].barrier("both", 60s); });
+  ranks[0].barrier("both", 60s);
   late.join();
   try {
     ranks[0].barrier("alone", 100ms);
@@ -156,7 +156,7 @@ TEST_CASE("control: the first failure counts, every other rank is woken and ends
   Ranks ranks(3);
   const Failure first = ranks[2].fail({2, ExitCode::kNumerical, "rank 2: the loss is nan"});
   CHECK(first.message == "rank 2: the loss is nan");
-  REQUIRE(eventually(10s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  REQUIRE(eventually(60s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
   CHECK(ranks[0].failure()->rank == 2);
   CHECK(code_of_check(ranks[0]) == ExitCode::kPeerLost);
   CHECK(code_of_check(ranks[1]) == ExitCode::kPeerLost);
@@ -170,17 +170,17 @@ TEST_CASE("control: a rank that is no longer heard of is lost after the time-out
   for (size_t rank = 0; rank < 3; ++rank) REQUIRE_FALSE(ranks[rank].failure());
   ranks.let_beat(1, 1);
   ranks.controls[1].reset();  // no farewell, as a process that is stopped
-  REQUIRE(eventually(15s, [&] { return ranks.woken[0] && ranks.woken[2]; }));
+  REQUIRE(eventually(60s, [&] { return ranks.woken[0] && ranks.woken[2]; }));
   CHECK_THAT(ranks[2].failure()->message, Catch::Contains("rank 1 has not been heard of for 4.0 s"));
 }
 
 TEST_CASE("control: a rank that has finished is not missed") {
   Ranks ranks(2, 1s);
-  ranks[1].finish(10s);
+  ranks[1].finish(60s);
   ranks.controls[1].reset();
   ranks.let_beat(0, 15);  // 1.5 times the time-out, at least
   CHECK_FALSE(ranks.woken[0]);
-  ranks[0].finish(10s);
+  ranks[0].finish(60s);
   CHECK_FALSE(ranks[0].failure());
 }
 
@@ -188,7 +188,7 @@ TEST_CASE("control: a sink that cannot write fails the job with its own code, no
   Ranks ranks(2);
   ranks[0].set_sink([](int64_t, const RankMessage&) { throw RunError("metrics.jsonl: no space left"); });
   ranks[1].post(text("a line"));
-  REQUIRE(eventually(10s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  REQUIRE(eventually(60s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
   CHECK_THAT(ranks[1].failure()->message, Catch::Contains("no space left"));
   CHECK(ranks[1].failure()->code == ExitCode::kFailed);
   CHECK(code_of_check(ranks[0]) == ExitCode::kFailed);
@@ -204,7 +204,7 @@ TEST_CASE("control: a rank whose main thread hangs while heartbeats go on is a f
   ranks[0].watch(waiting_far);
   ranks[1].watch(waiting);
   ranks[2].watch(hanging);
-  REQUIRE(eventually(20s, [&] { return ranks.woken[0] && ranks.woken[1] && ranks.woken[2]; }));
+  REQUIRE(eventually(60s, [&] { return ranks.woken[0] && ranks.woken[1] && ranks.woken[2]; }));
   const std::string message = ranks[0].failure()->message;
   CHECK(ranks[0].failure()->rank == 2);
   CHECK_THAT(message,
@@ -246,7 +246,7 @@ TEST_CASE("control: the end is waited for as long as somebody's file is still be
       std::this_thread::sleep_for(50ms);
     }
     at_end = true;
-    ranks[1].barrier("end", 20s, Meeting::kEnd);
+    ranks[1].barrier("end", 60s, Meeting::kEnd);
   });
   CHECK_NOTHROW(ranks[0].barrier("end", 3s, Meeting::kEnd));  // which is over twice meanwhile
   CHECK(at_end);
@@ -264,7 +264,7 @@ TEST_CASE("control: who gets nothing more done is not waited for at the end") {
 }
 
 TEST_CASE("control: nobody who reaches the port can end the job or post a message") {
-  Ranks ranks(2, 20s, "the secret");
+  Ranks ranks(2, 60s, "the secret");
   std::vector<std::string> got;
   ranks[0].set_sink([&](int64_t, const RankMessage& message) { got.push_back(words_of(message)); });
   c10d::TCPStoreOptions options;
@@ -284,8 +284,8 @@ TEST_CASE("control: nobody who reaches the port can end the job or post a messag
   CHECK_FALSE(ranks[1].failure());
   CHECK(got.empty());
   ranks[1].post(text("true"));
-  std::thread other([&] { ranks[1].finish(20s); });
-  ranks[0].finish(20s);
+  std::thread other([&] { ranks[1].finish(60s); });
+  ranks[0].finish(60s);
   other.join();
   CHECK(got == std::vector<std::string>{"true"});
 }
@@ -302,7 +302,7 @@ TEST_CASE("control: ranks that wait for each other, or for one that has finished
   }
   ranks[0].watch(first);
   ranks[1].watch(second);
-  REQUIRE(eventually(20s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
+  REQUIRE(eventually(60s, [&] { return ranks.woken[0] && ranks.woken[1]; }));
   CHECK_THAT(ranks[0].failure()->message,
              Catch::Contains(circle ? "ranks wait for each other" : "rank 1 has finished, but a message") &&
                  Catch::Contains("rank 0 waits for rank 1 (receive activation of minibatch 3"));

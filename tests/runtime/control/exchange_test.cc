@@ -16,9 +16,9 @@ constexpr Topic kTopics[] = {Topic::kFingerprint, Topic::kHost,     Topic::kProb
                              Topic::kKeptChoice,  Topic::kKeptReady};
 
 struct Rank {
-  Rank(const Store& server, int64_t rank, int64_t world_size, std::chrono::milliseconds patience = 20s,
+  Rank(const Store& server, int64_t rank, int64_t world_size, std::chrono::milliseconds patience = 60s,
        std::function<void()> check = {})
-      : store(Store::join("127.0.0.1", server.port(), 20s)),
+      : store(Store::join("127.0.0.1", server.port(), 60s)),
         exchange(store, {rank, world_size, patience, std::move(check)}) {}
   Store store;
   Exchange exchange;

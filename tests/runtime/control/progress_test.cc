@@ -199,7 +199,7 @@ TEST_CASE(
   progress.begin({"receive activation of minibatch 4", {1}, false, 4});
   const auto wait = [&] { return progress.now().waited_seconds; };
   const double first = wait();
-  CHECK(eventually(std::chrono::seconds(10), [&] { return wait() > first; }));
+  CHECK(eventually(std::chrono::seconds(60), [&] { return wait() > first; }));
   progress.begin({"all-reduce of gradients of round 4", {}});
   const double waited = wait();
   CHECK(waited > first);

@@ -51,7 +51,7 @@ struct Served {
     settings.generation = generation;
     settings.stages = stages;
     settings.pipelines = pipelines;
-    settings.timeout = 10s;
+    settings.timeout = 60s;
     settings.check = in_time();
     return settings;
   }
@@ -187,8 +187,8 @@ TEST_CASE("strangers, whatever they say, disturb nobody") {
   }
   for (const std::string& word : words) Visitor(served).write(word);
   const auto other = served.rank(1, 2);
-  rank->ask(0, 0, {10s});
-  other->ask(0, 1, {10s});
+  rank->ask(0, 0, {60s});
+  other->ask(0, 1, {60s});
   CHECK(rank->await(0) == std::vector<int64_t>{0, 1});
   CHECK(other->await(0) == std::vector<int64_t>{0, 1});
 }
@@ -236,8 +236,8 @@ TEST_CASE("a rank with another secret hears nothing, and the job's own are serve
   CHECK_THROWS_AS(ask_and_wait(), PeerError);
   CHECK_THROWS_AS(connect_minibatches(settings)->part({0, 4}, 1, 0, 0), PeerError);
   const auto first = served.rank(1, 2), second = served.rank(1, 2);
-  first->ask(0, 0, {10s});
-  second->ask(0, 1, {10s});
+  first->ask(0, 0, {60s});
+  second->ask(0, 1, {60s});
   CHECK(first->await(0) == std::vector<int64_t>{0, 1});
 }
 

@@ -494,7 +494,7 @@ TEST_CASE("message thread: messages are taken in order, nobody who puts one wait
     return std::string();
   };
   for (const char* text : {"1", "2", "3"}) error_of([&] { failing.put(0, TraceDocument{text}); });
-  CHECK(pipewright::testing::eventually(std::chrono::seconds(20),
+  CHECK(pipewright::testing::eventually(std::chrono::seconds(60),
                                         [&] { return !error_of([&] { failing.check(); }).empty(); }));
   CHECK(error_of([&] { failing.put(0, TraceDocument{"4"}); }) == "the disk is full");
   CHECK(error_of([&] { failing.finish(); }) == "the disk is full");

@@ -1,8 +1,9 @@
+#include "runtime/launch/hosts.h"
+
 #include <catch2/catch.hpp>
 
 #include "graph/document.h"
 #include "graph/error.h"
-#include "runtime/launch/hosts.h"
 #include "tests/support/error_of.h"
 #include "tests/support/process.h"
 #include "tests/support/temporary_folder.h"
@@ -47,7 +48,7 @@ TEST_CASE("hosts: a shell splits a line into the words it was made of") {
   const std::vector<std::string> words = {"a b", "it's", "", "$HOME", "\"x\"", "back\\slash", "*", ";true"};
   const TemporaryFolder folder;
   Process shell({"/bin/sh", "-c", "printf '%s|' " + shell_line(words)}, folder / "out", folder / "err");
-  REQUIRE(shell.wait(std::chrono::seconds(10)) == 0);
+  REQUIRE(shell.wait(std::chrono::seconds(60)) == 0);
   std::string expected;
   for (const std::string& word : words) expected += word + "|";
   CHECK(shell.output() == expected);

@@ -32,7 +32,7 @@ class Ranks {
   /// Until so many have ended: their numbers.
   static std::vector<size_t> await_ends(RankProcesses& processes, size_t count) {
     std::vector<size_t> ended;
-    REQUIRE(eventually(30s, [&] {
+    REQUIRE(eventually(60s, [&] {
       processes.take_output();
       for (const size_t i : processes.newly_ended()) ended.push_back(i);
       return ended.size() == count;
@@ -67,7 +67,8 @@ TEST_CASE("what a rank is told: its number, that on its host, and where the stor
 }
 
 TEST_CASE("ranks end each in its own way, with their words in their logs") {
-  Ranks ranks("cat > /dev/null; echo I am $1 >&2; [ $1 = good ] || { [ $1 = bad ] && exit 3; kill -9 $$; }\n");
+  Ranks ranks(
+      "cat > /dev/null; echo I am $1 >&2; [ $1 = good ] || { [ $1 = bad ] && exit 3; kill -9 $$; }\n");
   RankProcesses processes(ranks.settings, "secret", ranks.folder.path(), /*hidden=*/true);
   processes.start(ranks.on({"good", "bad", "killed"}));
   CHECK(Ranks::await_ends(processes, 3).size() == 3);
@@ -94,7 +95,7 @@ TEST_CASE("remote shells get no signals but the last, and the end leaves no proc
   Ranks ranks("cat > /dev/null; echo there >&2; exec sleep 1000\n");
   RankProcesses processes(ranks.settings, "secret", ranks.folder.path(), /*hidden=*/false);
   processes.start(ranks.on({"a", "b"}));
-  REQUIRE(eventually(30s, [&] {
+  REQUIRE(eventually(60s, [&] {
     processes.take_output();
     return ranks.log("rank-0.log") == "there\n" && ranks.log("rank-1.log") == "there\n";
   }));

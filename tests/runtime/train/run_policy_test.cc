@@ -6,6 +6,7 @@
 
 #include "runtime/train/change_text.h"
 #include "tests/runtime/train/small_job.h"
+#include "tests/support/process.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -60,11 +61,10 @@ TEST_CASE(
   deeper.stages.front().in_flight = 3;
   write_document(next, deeper);
   std::string decided;
-  for (int tries = 0; tries < 200 && decided.empty(); ++tries) {
+  REQUIRE(eventually(std::chrono::seconds(60), [&] {  // looked at ten times a second
     decided = policy.decide_on_the_way(4, job.plan);
-    if (decided.empty())
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // looked at ten times a second
-  }
+    return !decided.empty();
+  }));
   const PlannedChange change = change_from(decided);
   CHECK(change.plan.stages.front().in_flight == 3);
   CHECK(change.file == next);

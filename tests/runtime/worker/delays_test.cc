@@ -55,7 +55,7 @@ TEST_CASE("delays: the same over Gloo and shared memory") {
 }
 
 TEST_CASE("delays: ranks that wait for each other are told, not hung") {
-  const auto watchdog = std::make_shared<Watchdog>(2, 100ms);
+  const auto watchdog = std::make_shared<Watchdog>(2, 500ms);
   const std::string message = error_of<PeerError>([&] {
     spawn(delayed_world(make_local_world(2), watchdog, 1, 0us), [&](int64_t rank, Transport& transport) {
       watchdog->doing(rank, "RA3");
