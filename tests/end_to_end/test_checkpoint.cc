@@ -26,8 +26,8 @@ void kill_all(Process& launcher) {
   const auto ranks = launcher.children();
   launcher.signal(SIGKILL);
   for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
-  launcher.wait(10s);
-  for (const pid_t rank : ranks) REQUIRE(eventually(10s, [&] { return ::kill(rank, 0) != 0; }));
+  launcher.wait(60s);
+  for (const pid_t rank : ranks) REQUIRE(eventually(60s, [&] { return ::kill(rank, 0) != 0; }));
 }
 
 fs::path final_checkpoint(const fs::path& output) {
@@ -268,7 +268,7 @@ TEST_CASE("checkpoint inspect, merge, export, a run starts from what was exporte
     Process process(std::vector<std::string>{program("runtime"), "checkpoint"} + words, folder / "out",
                     folder / "err");
     INFO(process.error());
-    CHECK(process.wait(30s) == expected);
+    CHECK(process.wait(60s) == expected);
     return expected == 0 ? process.output() : process.error();
   };
   const std::string table = command({"inspect", output.string()});
@@ -392,7 +392,7 @@ TEST_CASE("a signal to one rank of several stops all of them with a checkpoint")
     deliver(SIGTERM, Reaches::kAllTwice, {ranks[0]->pid(), ranks[1]->pid()});
   }
   for (const auto& rank : ranks) {
-    CHECK(rank->wait(30s) == 143);
+    CHECK(rank->wait(60s) == 143);
     CHECK_THAT(rank->error(), Catch::Contains("terminated (SIGTERM)"));
   }
   const auto lines = complete_lines(folder / "run" / "metrics.jsonl").size();

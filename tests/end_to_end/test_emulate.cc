@@ -163,10 +163,10 @@ TEST_CASE(
   const Words words = Words{program("runtime"), "train", "--emulate", file} + job(stopped, rules);
   {
     Process process(words, folder / "out", folder / "err");
-    REQUIRE(eventually(std::chrono::seconds(30),
+    REQUIRE(eventually(std::chrono::seconds(60),
                        [&] { return complete_lines(stopped / "metrics.jsonl").size() > 4; }));
     process.signal(SIGTERM);
-    const int code = process.wait(std::chrono::seconds(30));
+    const int code = process.wait(std::chrono::seconds(60));
     REQUIRE((code == 143 || code == 0));  // it may have come to its end
   }
   REQUIRE(emulated(folder, stopped, file, rules + Words{"--resume", "latest"}).code == 0);

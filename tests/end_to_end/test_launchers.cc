@@ -192,14 +192,14 @@ TEST_CASE("launch: a signal before there are ranks ends it with the signal's cod
   Process launcher(std::vector<std::string>{program("runtime"), "launch"} + short_job(folder), folder / "out",
                    folder / "err");
   // From when on it hears of it: LibTorch's libraries are being loaded.
-  REQUIRE(eventually(30s, [&] {
+  REQUIRE(eventually(60s, [&] {
     const std::string status = Process::contents("/proc/" + std::to_string(launcher.pid()) + "/status");
     const size_t at = status.find("SigCgt:");
     return at != std::string::npos &&
            (std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1) != 0;
   }));
   launcher.signal(signal);
-  CHECK(launcher.wait(30s) == 128 + signal);
+  CHECK(launcher.wait(60s) == 128 + signal);
   CHECK_THAT(launcher.error(), Catch::Contains("error: ") && Catch::Contains("nothing had been trained"));
   CHECK_FALSE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
 }
@@ -222,21 +222,21 @@ TEST_CASE("a rank that is already there is refused, and the job it came into goe
   INFO(first->error());
   REQUIRE(eventually(90s, [&] { return lines() > 20; }));
   const auto stranger = rank("1", endless_job(folder), "stranger");
-  CHECK(stranger->wait(30s) == 2);
+  CHECK(stranger->wait(60s) == 2);
   CHECK_THAT(stranger->error(),
              Catch::Contains("rank 1 is already there") && Catch::Contains("--master-port"));
   const size_t before = lines();
-  CHECK(eventually(30s, [&] { return lines() > before + 20; }));
+  CHECK(eventually(60s, [&] { return lines() > before + 20; }));
   // A second rank 0 does not even get as far as the folder.
   const std::string document = read_file(folder / "run" / "run.json");
   const auto usurper = rank("0", endless_job(folder) + std::vector<std::string>{"--seed", "5"}, "usurper");
-  CHECK(usurper->wait(30s) == 2);
+  CHECK(usurper->wait(60s) == 2);
   CHECK_THAT(usurper->error(), Catch::Contains("cannot serve a store on port"));
   CHECK(read_file(folder / "run" / "run.json") == document);
   CHECK_FALSE(std::filesystem::exists(folder / "run" / "earlier-1"));
   deliver(SIGTERM, GENERATE(from_range(kWaysOfSignals)), {first->pid(), second->pid()});
-  CHECK(first->wait(30s) == 143);
-  CHECK(second->wait(30s) == 143);
+  CHECK(first->wait(60s) == 143);
+  CHECK(second->wait(60s) == 143);
 }
 
 TEST_CASE(
@@ -316,8 +316,8 @@ TEST_CASE("doctor looks at this host and at others, says what to do, and ends wi
   const Outcome alone = runtime(folder, {"doctor"});
   INFO(alone.output << alone.error);
   CHECK(alone.code == 0);
-  const Outcome all = runtime(
-      folder, {"doctor", "--hosts", (folder / "hosts").string(), "--rsh", (folder / "rsh").string()});
+  const Outcome all =
+      runtime(folder, {"doctor", "--hosts", (folder / "hosts").string(), "--rsh", (folder / "rsh").string()});
   INFO(all.output << all.error);
   CHECK(all.code == 1);
   CHECK_THAT(all.output, Catch::Contains("\nleft\n") && Catch::Contains("is the same on both"));

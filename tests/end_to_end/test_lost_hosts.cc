@@ -172,7 +172,7 @@ TEST_CASE(
     const Outcome joined = runtime(job.folder, {"join", "--run", job.output().string(), "--host", lost});
     CAPTURE(joined.output, joined.error);
     // A quick run may be over by then.
-    CHECK((joined.code == 0 || launcher->wait(10s) != Process::kRunning));
+    CHECK((joined.code == 0 || launcher->wait(60s) != Process::kRunning));
   }
   const int code = launcher->wait(120s);
   CAPTURE(lost, launcher->error());

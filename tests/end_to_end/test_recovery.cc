@@ -89,7 +89,7 @@ TEST_CASE("a rank is killed at any point: the run ends as if nothing had happene
     Process process(
         std::vector<std::string>{program("runtime"), "launch"} + job(output, options + plan + kRestart),
         folder / "out", folder / "err", faults(fault));
-    const int code = process.wait(60s);
+    const int code = process.wait(300s);
     CAPTURE(fault, process.error());
     REQUIRE(code == 0);
     CHECK(weights(output) == weights(folder / "quiet"));
@@ -119,7 +119,7 @@ TEST_CASE("a rank is stopped before all have begun: nobody waits for it as for o
     return process.children().size() == 3 && (!met || std::filesystem::exists(output / "run.json"));
   }));
   REQUIRE(::kill(process.children()[2], SIGSTOP) == 0);
-  const int code = process.wait(60s);
+  const int code = process.wait(300s);
   CAPTURE(process.error());
   if (!met)
     CHECK_THAT(process.error(), Catch::Contains("is stopped (SIGSTOP or a debugger) while the ranks start"));
@@ -166,7 +166,7 @@ TEST_CASE("random plans lose random ranks at random times: each run ends with th
         ++made;
       }
     }
-    const int code = process.wait(120s);
+    const int code = process.wait(300s);
     CAPTURE(made, shape, options, what, process.error());
     REQUIRE(code == 0);
     CHECK(weights(output) == weights(quiet));
@@ -220,7 +220,7 @@ TEST_CASE(
     "the memory that holds the state is full while the run trains: it is kept on the disk from then on") {
   const TemporaryFolder folder("/var/tmp");  // not in the /dev/shm that the run's own one hides
   const std::string mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm";
-  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(10s) != 0)
+  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(60s) != 0)
     return skip("no right to mount a /dev/shm of its own");
   const std::vector<std::string> options = {
       "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--momentum", "0.9"};
@@ -269,7 +269,7 @@ TEST_CASE("memory that cannot be written into holds no state: it is kept on the 
   if (options_of_mount != "size=64m,ro" && !is_long()) return;
   CAPTURE(options_of_mount);
   const std::string mount = "mount -t tmpfs -o " + options_of_mount + " tmpfs /dev/shm";
-  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(10s) != 0)
+  if (Process({"/usr/bin/unshare", "-m", "sh", "-c", mount}, folder / "o", folder / "e").wait(60s) != 0)
     return skip("no right to mount a /dev/shm of its own");
   const std::vector<std::string> options = {
       "--plan", write_plan(folder, "plan.json", {1, 1}), "--minibatches", "4000", "--transport", "gloo"};
@@ -294,7 +294,7 @@ TEST_CASE("memory that cannot be written into holds no state: it is kept on the 
 TEST_CASE("a host is renamed while the run trains: the state in its memory is still this run's") {
   const TemporaryFolder folder;
   if (Process({"/usr/bin/unshare", "-u", "sh", "-c", "hostname before"}, folder / "o", folder / "e")
-          .wait(10s) != 0)
+          .wait(60s) != 0)
     return skip("no right to name a host of its own");
   const std::vector<std::string> options = {"--plan", write_plan(folder, "plan.json", {1, 1}),
                                             "--minibatches", "4000"};
@@ -308,7 +308,7 @@ TEST_CASE("a host is renamed while the run trains: the state in its memory is st
   REQUIRE(ranks.size() == 2);
   const std::string launcher = std::to_string(process.pid());
   REQUIRE(Process({"/usr/bin/nsenter", "-u", "-t", launcher, "hostname", "after"}, folder / "o", folder / "e")
-              .wait(10s) == 0);
+              .wait(60s) == 0);
   REQUIRE(::kill(ranks.back(), SIGKILL) == 0);
   const int code = process.wait(300s);
   CAPTURE(process.error());
@@ -442,7 +442,7 @@ TEST_CASE("the ranks that are left go on under a plan made for them, and verify 
   const std::string second = GENERATE("", ";0:40:9:1", ";1:0:9:1");
   Process process(std::vector<std::string>{program("runtime"), "launch"} + job(output, options),
                   folder / "out", folder / "err", faults("1:1500:9" + second));
-  const int code = process.wait(60s);
+  const int code = process.wait(300s);
   CAPTURE(second, process.error());
   REQUIRE(code == 0);
   const Summary summary = summary_of(output);
@@ -465,7 +465,7 @@ TEST_CASE("without a plan the ranks that are left go on too, and verify proves i
                                    "continue:profile=" + profile_of(folder), "--copy-every", "4",
                                    "--minibatches", "384"}),
                   folder / "out", folder / "err", faults("1:700:9"));
-  const int code = process.wait(60s);
+  const int code = process.wait(300s);
   CAPTURE(process.error());
   REQUIRE(code == 0);
   REQUIRE(summary_of(output).recoveries.size() == 1);
@@ -509,7 +509,7 @@ TEST_CASE("a run that cannot go on leaves a checkpoint and says what is missing"
                     folder / "out", folder / "err");
     REQUIRE(eventually(60s, [&] { return complete_lines(output / "metrics.jsonl").size() > 40; }));
     process.signal(SIGKILL);
-    process.wait(10s);
+    process.wait(60s);
     Process next(
         std::vector<std::string>{program("runtime"), "launch"} +
             job(output, plan + std::vector<std::string>{"--resume", "latest", "--minibatches", "100000"}),

@@ -162,7 +162,7 @@ TEST_CASE("a run folder that is removed, replaced or emptied under a run ends it
                                    : std::vector<std::string>{}),
                   folder / "out", folder / "err");
   REQUIRE(eventually(90s, [&] { return lines_in(run) > 60; }));
-  REQUIRE(eventually(10s, [&] {
+  REQUIRE(eventually(60s, [&] {
     try {
       damage.damage(run);
       return true;

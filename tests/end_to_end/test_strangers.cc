@@ -95,7 +95,7 @@ TEST_CASE("each command that joins a store gives up in time, and ends at the fir
     CHECK(eventually(60s, [&] { return times_in(patient[i]->error(), "waiting for rank 0 at ") > 0; }));
     CHECK(patient[i]->wait(0ms) == Process::kRunning);
     patient[i]->signal(i % 2 == 0 ? SIGTERM : SIGINT);
-    CHECK(patient[i]->wait(30s) == (i % 2 == 0 ? 143 : 130));
+    CHECK(patient[i]->wait(60s) == (i % 2 == 0 ? 143 : 130));
   }
 }
 

@@ -112,7 +112,7 @@ size_t lines_that_begin(const std::vector<std::string>& lines, const std::string
 TEST_CASE("watch: a run that somebody else starts later is followed until it is done") {
   const TemporaryFolder folder;
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
-  REQUIRE(eventually(30s,
+  REQUIRE(eventually(60s,
                      [&] { return times_in(watch.error(), ", which is not there yet, for at most ") == 1; }));
   const Outcome launched =
       run_command(folder, launch_of(folder, {"--minibatches", "6000", "--evaluation-data",
@@ -145,20 +145,20 @@ TEST_CASE(
   CHECK(live->minibatches_per_epoch == 32);
   for (const auto& [number, rank] : live->ranks) CHECK(rank.peak_memory_bytes > 1000);
   // It is renewed.
-  CHECK(eventually(30s, [&] {
+  CHECK(eventually(60s, [&] {
     const auto next = live_in(folder);
     return next && next->ranks.at(1).minibatch > live->ranks.at(1).minibatch;
   }));
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
-  REQUIRE(eventually(30s, [&] { return times_in(watch.output(), "samples/s") > 0; }));
+  REQUIRE(eventually(60s, [&] { return times_in(watch.output(), "samples/s") > 0; }));
   watch.signal(SIGINT);
-  CHECK(watch.wait(30s) == 130);
+  CHECK(watch.wait(60s) == 130);
   CHECK_THAT(watch.error(),
              Contains("interrupted (SIGINT); the run in ") && Contains("goes on without this"));
   CHECK(launcher.wait(0s) == Process::kRunning);
 
   Process last(watch_of(folder), folder / "last.out", folder / "last.err");
-  REQUIRE(eventually(30s, [&] { return times_in(last.output(), "/run: runs") > 0; }));
+  REQUIRE(eventually(60s, [&] { return times_in(last.output(), "/run: runs") > 0; }));
   launcher.signal(SIGTERM);
   CHECK(launcher.wait(60s) == 143);
   CHECK(last.wait(60s) == 130);
@@ -170,7 +170,7 @@ TEST_CASE("watch: a run that fails ends it with an error that says why") {
   Process launcher(launch_of(folder, {}), folder / "out", folder / "err");
   REQUIRE(eventually(60s, [&] { return live_in(folder).has_value(); }));
   Process watch(watch_of(folder), folder / "watch.out", folder / "watch.err");
-  REQUIRE(eventually(30s, [&] { return times_in(watch.output(), "/run: runs") > 0; }));
+  REQUIRE(eventually(60s, [&] { return times_in(watch.output(), "/run: runs") > 0; }));
   ::kill(launcher.children().at(1), SIGKILL);
   CHECK(launcher.wait(60s) == 5);
   INFO(launcher.error());
