@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from pipewright.errors import Error, ProgramError
+from pipewright.errors import Error
 
 MODEL_DEFAULTS = {"batch_size": 8, "image": 224, "channels": 3, "tokens": 64, "classes": None, "loss": "cross_entropy", "seed": 0}
 MODELS = """
@@ -32,9 +32,9 @@ which is printed, and leaves its document in the folder of --output. Further opt
 """
 
 
-def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """What makes a model and its example inputs."""
-    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER, module:function or file.py:function")
+def add_model_options(parser: argparse.ArgumentParser, more: str = "") -> None:
+    """What makes a model and its example inputs. `more`: what else the model may be."""
+    parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER, module:function or file.py:function" + more)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model (default: none)")
     parser.add_argument("--pretrained", action="store_true", help="with the weights that its library has in its local cache, or fetches")
     parser.add_argument("--batch-size", type=int, help="samples in a minibatch (default: 8)")
@@ -57,7 +57,7 @@ def parsers() -> argparse.ArgumentParser:
                                    allow_abbrev=False)
 
     train = add("train", "from a model's name to trained weights: export, profile, compare, plan, launch", TRAIN)
-    add_model_options(train)
+    add_model_options(train, "; or FILE.pt2, as `pipewright export` writes it: then nothing is exported")
     train.set_defaults(batch_size=None)  # that which the model is exported with
     data = train.add_mutually_exclusive_group(required=True)
     data.add_argument("--text", metavar="FILE", help="a text, of which the next token is predicted: its bytes, or tokens of the model's tokenizer")
@@ -116,7 +116,7 @@ def tokenize(arguments: argparse.Namespace) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    """Runs `words`, default those of the process; ends it with the exit code of the program that failed, or 1, after a message."""
+    """Runs `words`, default those of the process; ends it with the exit code of the program that failed, or of the Error, after a message."""
     parser = parsers()
     arguments, rest = parser.parse_known_args(words)
     if rest and arguments.command != "train":
@@ -133,4 +133,4 @@ def main(words: Sequence[str] | None = None) -> None:
     except Error as error:
         if error.args[0]:
             print(f"pipewright: error: {error}", file=sys.stderr)
-        sys.exit(error.returncode if isinstance(error, ProgramError) and error.returncode > 0 else 1)
+        sys.exit(max(error.returncode, 1))  # below 0: a signal that ended a program

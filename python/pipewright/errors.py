@@ -1,8 +1,19 @@
 """What the world did: a model, a file, an option, a program that ended."""
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"Did you mean '{found[0]}'?" if found else ""
 
 
 class Error(Exception):
-    """One line with what, where, got and expected; `remedy` is the likely cause and the next command, "" where none is known."""
+    """One line with what, where, got and expected; `remedy` is the likely cause and the next command, "" where none is known.
+
+    `returncode`: what `pipewright` ends with (docs/semantics.md has the exit codes).
+    """
+    returncode = 1
 
     def __init__(self, message: str, remedy: str = ""):
         super().__init__(message)
@@ -10,6 +21,11 @@ class Error(Exception):
 
     def __str__(self) -> str:
         return super().__str__() + (f"\n  {self.remedy}" if self.remedy else "")
+
+
+class UsageError(Error):
+    """Refused before anything starts: an option, or a file that it names."""
+    returncode = 2
 
 
 class ProgramError(Error):

@@ -7,7 +7,6 @@ model that is wholly in eval mode is put into train mode.
 import collections
 import contextlib
 import copy
-import difflib
 import importlib
 import inspect
 import io
@@ -19,7 +18,7 @@ import types
 import warnings
 
 from pipewright.documents import Exported
-from pipewright.errors import Error
+from pipewright.errors import Error, nearest
 from pipewright.tokens import is_saved
 
 try:
@@ -157,11 +156,6 @@ def installed(library):
         return importlib.import_module(library)
     except ImportError as error:
         fail(f"{library} cannot be imported: {first_line(error)}", f"pip install {library}")
-
-
-def nearest(name, known):
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean '{found[0]}'?" if found else ""
 
 
 def first_line(error):

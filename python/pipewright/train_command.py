@@ -16,9 +16,12 @@ from collections.abc import Sequence
 from pipewright import programs
 from pipewright.command_line import MODEL_DEFAULTS
 from pipewright.documents import Comparison, Exported
-from pipewright.errors import Error, ProgramError
+from pipewright.errors import Error, ProgramError, UsageError, nearest
 from pipewright.programs import shown, spec, words_of
 from pipewright.tokens import Tokens, is_saved
+
+#: Rows of `compare`.
+STRATEGIES = ("one device", "dp", "model-parallel", "straight", "hybrid", "flush", "interleaved", "zb-h1", "2bw", "paci", "predict")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,30 +122,32 @@ def report_step(arguments: argparse.Namespace) -> Step:
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """What can be known to go wrong before anything starts. Error."""
+    """What can be known to go wrong before anything starts. UsageError."""
+    if arguments.strategy is not None and arguments.strategy not in STRATEGIES:
+        raise UsageError(f"--strategy '{arguments.strategy}' is not known", nearest(arguments.strategy, STRATEGIES) or f"Known: {', '.join(STRATEGIES)}.")
     if arguments.text is not None and not os.path.isfile(arguments.text):
-        raise Error(f"--text {arguments.text}: there is no such file", "Name a text that is there; its bytes, or its model's tokens, are trained on.")
+        raise UsageError(f"--text {arguments.text}: there is no such file", "Name a text that is there; its bytes, or its model's tokens, are trained on.")
     if is_file_of_model(arguments) and not os.path.isfile(arguments.model):
-        raise Error(f"there is no file {arguments.model}", "pipewright export MODEL --output FILE.pt2 makes one.")
+        raise UsageError(f"there is no file {arguments.model}", "pipewright export MODEL --output FILE.pt2 makes one.")
     if not is_file_of_model(arguments) and ":" not in arguments.model:
-        raise Error(f"'{arguments.model}' is no model",
+        raise UsageError(f"'{arguments.model}' is no model",
                     "Give transformers:TYPE, transformers:FOLDER, torchvision:NAME, timm:NAME, module:function, file.py:function or FILE.pt2.")
     if os.path.exists(arguments.output) and not os.path.isdir(arguments.output):
-        raise Error(f"--output {arguments.output} is there, and no folder")
+        raise UsageError(f"--output {arguments.output} is there, and no folder")
     if not arguments.plan_only:
         cores = len(os.sched_getaffinity(0))
         if arguments.device is None and arguments.gpus is not None and arguments.gpus > cores:
-            raise Error(f"--gpus {arguments.gpus}: without --device cuda a rank is a core, and this process may use {cores}",
+            raise UsageError(f"--gpus {arguments.gpus}: without --device cuda a rank is a core, and this process may use {cores}",
                         f"--gpus {cores}; or --plan-only, for a plan of another machine.")
         if not arguments.yes and not sys.stdin.isatty():
-            raise Error("nobody can be asked whether to train under the plan: standard input is no terminal", "Add --yes, or --plan-only.")
+            raise UsageError("nobody can be asked whether to train under the plan: standard input is no terminal", "Add --yes, or --plan-only.")
 
 
-def quiet(step: Step) -> None:
-    """Runs a step for its exit code. ProgramError without a message: the program has said why."""
-    done = subprocess.run(step.command, env=programs.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+def quiet(command: list[str]) -> None:
+    """Runs a command for its exit code. ProgramError without a message: the program has said why."""
+    done = subprocess.run(command, env=programs.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
     if done.returncode != 0:
-        raise ProgramError(step.command, done.returncode, "")
+        raise ProgramError(command, done.returncode, "")
 
 
 class Door:
@@ -174,7 +179,8 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     if arguments.output is None:
         arguments.output = os.path.join("runs", os.path.basename(arguments.model.rpartition(":")[2].rstrip("/")).removesuffix(".pt2"))
     check(arguments)
-    quiet(launch_step(arguments, data_of(arguments), None, [*rest, "--print-config"]))
+    for step in (launch_step(arguments, data_of(arguments), None, rest), compare_step(arguments)):
+        quiet([*step.command, "--print-config"])
     os.makedirs(arguments.output, exist_ok=True)
     door = Door(3 + (not is_file_of_model(arguments)) + has_tokenizer(arguments) + 2 * (not arguments.plan_only))
 
