@@ -88,9 +88,17 @@ def profile_step(arguments: argparse.Namespace, data: str) -> Step:
         "precision": arguments.precision, "threads": arguments.threads, "optimizer": arguments.optimizer, "output": document})], document)
 
 
-def compare_step(arguments: argparse.Namespace) -> Step:
+def update_of(settings: Sequence[dict]) -> dict:
+    """What the planner is told of the run's update, by whose tensors for each weight it counts memory: `settings` of launch --print-config."""
+    value = {one["setting"]: one["value"] for one in settings}
+    plain = value["optimizer"] == "sgd" and value["momentum"] == 0
+    return {**({"optimizer_slots": 0} if plain else {"optimizer": value["optimizer"]}),
+            "delay_correction": None if value["delay-correction"] == "none" else value["delay-correction"]}
+
+
+def compare_step(arguments: argparse.Namespace, update: dict) -> Step:
     return Step("compare", [programs.path_of("optimizer"), "compare", *words_of({
-        "gpus": arguments.gpus, **links_of(arguments), "memory": arguments.memory, "optimizer": arguments.optimizer,
+        "gpus": arguments.gpus, **links_of(arguments), "memory": arguments.memory, **update,
         "output": os.path.join(arguments.output, "plans"), "report": [os.path.join(arguments.output, name) for name in ("compare.md", "compare.html")],
         "json": True})],
                 pathlib.Path(arguments.output, "compare.json"), printed=True)
@@ -102,9 +110,9 @@ def links_of(arguments: argparse.Namespace) -> dict:
             "latency": arguments.latency}
 
 
-def plan_step(arguments: argparse.Namespace, plan: str) -> Step:
+def plan_step(arguments: argparse.Namespace, plan: str, update: dict) -> Step:
     return Step("plan", [programs.path_of("optimizer"), "show", *words_of({
-        "plan": plan, **links_of(arguments), "optimizer": arguments.optimizer, "report": os.path.join(arguments.output, "plan.html")})], pathlib.Path(plan))
+        "plan": plan, **links_of(arguments), **update, "report": os.path.join(arguments.output, "plan.html")})], pathlib.Path(plan))
 
 
 def launch_step(arguments: argparse.Namespace, data: str, plan: str | None, rest: Sequence[str]) -> Step:
@@ -143,11 +151,12 @@ def check(arguments: argparse.Namespace) -> None:
             raise UsageError("nobody can be asked whether to train under the plan: standard input is no terminal", "Add --yes, or --plan-only.")
 
 
-def quiet(command: list[str]) -> None:
-    """Runs a command for its exit code. ProgramError without a message: the program has said why."""
-    done = subprocess.run(command, env=programs.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
+def quiet(command: list[str]) -> str:
+    """What a command that is not shown prints. ProgramError without a message: the program has said why."""
+    done = subprocess.run(command, env=programs.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
         raise ProgramError(command, done.returncode, "")
+    return done.stdout
 
 
 class Door:
@@ -179,8 +188,9 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     if arguments.output is None:
         arguments.output = os.path.join("runs", os.path.basename(arguments.model.rpartition(":")[2].rstrip("/")).removesuffix(".pt2"))
     check(arguments)
-    for step in (launch_step(arguments, data_of(arguments), None, rest), compare_step(arguments)):
-        quiet([*step.command, "--print-config"])
+    launch = launch_step(arguments, data_of(arguments), None, [one for one in rest if one != "--json"])
+    update = update_of(json.loads(quiet([*launch.command, "--print-config", "--json"])))
+    quiet([*compare_step(arguments, update).command, "--print-config"])
     os.makedirs(arguments.output, exist_ok=True)
     door = Door(3 + (not is_file_of_model(arguments)) + has_tokenizer(arguments) + 2 * (not arguments.plan_only))
 
@@ -207,13 +217,13 @@ def train(arguments: argparse.Namespace, rest: Sequence[str]) -> None:
     told(door.take(step).partition("\n\n")[0])
     told(f"{step.document}")
 
-    step = compare_step(arguments)
+    step = compare_step(arguments, update)
     comparison = Comparison.of(json.loads(door.take(step)), str(step.document))
     told(pathlib.Path(arguments.output, "compare.md").read_text(encoding="utf-8").partition("\n## ")[0].rstrip())
     told(f"{step.document}, {os.path.join(arguments.output, 'compare.html')}")
 
     chosen = comparison.contender(arguments.strategy)
-    step = plan_step(arguments, chosen.plan)
+    step = plan_step(arguments, chosen.plan, update)
     told(door.take(step).rstrip())
     told(f"{step.document}, {os.path.join(arguments.output, 'plan.html')}")
 

@@ -48,11 +48,21 @@ class Words(unittest.TestCase):
         data = train_command.data_of(given)
         self.assertEqual(train_command.profile_step(given, data).command[1:],
                          "profile --model out/model.pt2 --batch-size 8 --data text:file=a.txt,tokens=32 --optimizer adamw --output out/profile.json".split())
-        self.assertEqual(train_command.compare_step(given).command[1:],
+        self.assertEqual(train_command.compare_step(given, {"optimizer": "adamw"}).command[1:],
                          "compare --gpus 2 --profile out/profile.json --optimizer adamw --output out/plans --report out/compare.md --report out/compare.html --json".split())
         self.assertEqual(train_command.launch_step(given, data, "p.json", ["--epochs", "3"]).command[1:],
                          "launch --model out/model.pt2 --plan p.json --data text:file=a.txt,tokens=32 --batch-size 8 --optimizer adamw --seed 0 --output out/run "
                          "--epochs 3".split())
+
+    def test_the_planner_knows_what_the_run_keeps_for_each_weight(self):
+        def update(optimizer, momentum, correction="none"):
+            return programs.words_of(train_command.update_of([{"setting": name, "value": value, "from": "default"} for name, value in (
+                ("optimizer", optimizer), ("momentum", momentum), ("delay-correction", correction))]))
+
+        self.assertEqual(update("sgd", 0), ["--optimizer-slots", "0"])
+        self.assertEqual(update("sgd", 0.9), ["--optimizer", "sgd"])
+        self.assertEqual(update("adamw", 0), ["--optimizer", "adamw"])
+        self.assertEqual(update("sgd", 0, "dc"), ["--optimizer-slots", "0", "--delay-correction", "dc"])
 
     def test_a_text_is_bytes_unless_the_model_has_a_tokenizer(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -163,6 +173,8 @@ class WithPrograms(unittest.TestCase):
         self.assertEqual((summary.status, summary.minibatches, summary.world_size), ("done", 20, 2))
         commands = [line.partition(": ")[2] for line in said.splitlines() if " of 5, " in line]
         self.assertEqual(len(commands), 5)
+        for step in (1, 2):  # no momentum
+            self.assertIn("--optimizer-slots 0", commands[step])
         for page in ("compare", "plan", "run"):
             self.assertIn(f"out/{page}.html", said)
             self.assertIn("</html>", pathlib.Path("out", page + ".html").read_text())
