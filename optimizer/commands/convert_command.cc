@@ -58,20 +58,15 @@ struct Target {
   const char* name;
   const char* suffix;  ///< of --output
   const char* summary;
-  std::string (*text)(const Plan& plan, const po::variables_map& values);
+  bool with_profile;  ///< whose nodes it names by their modules: --profile
+  std::string (*text)(const Plan& plan, const Profile& profile);
 };
 const std::vector<Target>& targets() {
   static const std::vector<Target> rows = {
-      {"torch-csv", ".csv", "the schedule of PyTorch's runtime",
-       [](const Plan& plan, const po::variables_map&) { return torch_csv_text(plan); }},
-      {"torchtitan", ".json", "the modules of each stage",
-       [](const Plan& plan, const po::variables_map& values) {
-         return torchtitan_modules_text(plan, read_profile(required(values, "profile")));
-       }},
-      {"deepspeed", ".json", "the layers of each stage",
-       [](const Plan& plan, const po::variables_map& values) {
-         return deepspeed_partition_text(plan, read_profile(required(values, "profile")));
-       }},
+      {"torch-csv", ".csv", "the schedule of PyTorch's runtime", false,
+       [](const Plan& plan, const Profile&) { return torch_csv_text(plan); }},
+      {"torchtitan", ".json", "the modules of each stage; needs --profile", true, torchtitan_modules_text},
+      {"deepspeed", ".json", "the layers of each stage; needs --profile", true, deepspeed_partition_text},
   };
   return rows;
 }
@@ -168,10 +163,14 @@ void run_convert(const Arguments& arguments) {
                      {"input", "output", "to", "plan", "profile"}});
   const std::string input = required(values, "input");
   const std::string output = required(values, "output");
-  const std::string text = read_file(input);
   const std::string suffix = std::filesystem::path(output).extension().string();
   const Target* const target =
       values.count("to") == 0 ? nullptr : &row_named(targets(), "--to", values["to"].as<std::string>());
+  if (target && target->with_profile && values.count("profile") == 0) {
+    throw InputError(std::string("--to ") + target->name + ": needs --profile FILE",
+                     "Its modules have names that a profile knows, not a plan: give the one that the plan "
+                     "was made with.");
+  }
   const std::vector<std::string> suffixes =
       target ? std::vector<std::string>{target->suffix} : std::vector<std::string>{".json", ".txt"};
   if (std::find(suffixes.begin(), suffixes.end(), suffix) == suffixes.end()) {
@@ -179,6 +178,7 @@ void run_convert(const Arguments& arguments) {
                      join(suffixes, " or "));
   }
   const bool to_json = suffix == ".json";
+  const std::string text = read_file(input);
   const Kind kind = kind_of_document(text, input);
   if (target && kind != Kind::kPlan) throw InputError("--to: goes with a plan, and " + input + " is none");
   if (values.count("plan") != 0 && kind != Kind::kTorchCsv)
@@ -216,7 +216,8 @@ void run_convert(const Arguments& arguments) {
     case Kind::kPlan: {
       const auto plan = parse_document<Plan>(text, input);
       if (target) {
-        converted = target->text(plan, values);
+        const Profile profile = target->with_profile ? read_profile(required(values, "profile")) : Profile();
+        converted = target->text(plan, profile);
         break;
       }
       if (to_json && values.count("batch-size") != 0) {

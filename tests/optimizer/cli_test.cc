@@ -581,7 +581,12 @@ TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back"
   wrong("convert --input a.json --to torch-csv --output x.csv", 3, "cannot hold weights 'stash'");
   wrong("convert --input p.json --to torch-cvs --output x.csv", 2, "did you mean 'torch-csv'");
   wrong("convert --input p.json --to torch-csv --output x.json", 2, "ends in .csv");
-  wrong("convert --input p.json --to torchtitan --output x.json", 2, "--profile");
+  for (const char* target : {"torchtitan", "deepspeed"}) {  // said before any file is read
+    wrong(std::string("convert --input nowhere.json --to ") + target + " --output x.json", 2,
+          std::string("--to ") + target + ": needs --profile FILE");
+  }
+  CHECK_THAT(cli.run("convert --help").out,
+             Catch::Contains("deepspeed") && Catch::Contains("needs --profile"));
   wrong("convert --input profile.json --to torch-csv --output x.csv", 2, "--to: goes with a plan");
   wrong("convert --input p.csv --output x.json", 2, "--plan");
   wrong("convert --input p.json --plan p.json --output x.json", 2, "--plan: goes with a schedule");
