@@ -589,6 +589,14 @@ TEST_CASE("convert --to: plans for other programs, and PyTorch's schedules back"
              Catch::Contains("deepspeed") && Catch::Contains("needs --profile"));
   wrong("convert --input profile.json --to torch-csv --output x.csv", 2, "--to: goes with a plan");
   wrong("convert --input p.csv --output x.json", 2, "--plan");
+  for (const char* nothing : {"", "\n , \n"}) {
+    write_file(cli.path("none.csv"), nothing);
+    wrong("convert --input none.csv --output x.json", 2,
+          "none.csv: empty; expected a line for each rank, such as 0F0,");
+  }
+  write_file(cli.path("words.csv"), "rank,step\n");
+  wrong("convert --input words.csv --plan p.json --output x.json", 2,
+        "words.csv: line 1, cell 1: got 'rank'");
   wrong("convert --input p.json --plan p.json --output x.json", 2, "--plan: goes with a schedule");
   wrong("plan --profile profile.json --gpus 2 --schedule custom", 2,
         "--schedule custom: the order is in a plan");
