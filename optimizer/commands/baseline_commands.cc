@@ -36,19 +36,48 @@ enum class Objective { kPipewright, kPipeDream, kMaxLoad, kPiper, kDynPipe };
 struct ObjectiveRow {
   Objective objective;
   const char* name;
+  std::vector<std::string> options;  ///< of its problem, beside the profile and what is printed
 };
 
+/// What the usual problem has not.
+const std::vector<std::string> kOfOthersAlone = {"cpus", "staleness-weight"};
+
+bool is_among(const std::string& name, const std::vector<std::string>& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 const std::vector<ObjectiveRow>& objectives() {
-  static const std::vector<ObjectiveRow> rows = {{Objective::kPipewright, "pipewright"},
-                                                 {Objective::kPipeDream, "pipedream"},
-                                                 {Objective::kMaxLoad, "max-load"},
-                                                 {Objective::kPiper, "piper"},
-                                                 {Objective::kDynPipe, "dynpipe"}};
+  static const std::vector<ObjectiveRow> rows = {
+      {Objective::kPipewright, "pipewright", {}},
+      {Objective::kPipeDream,
+       "pipedream",
+       {"gpus", "topology", "levels", "bandwidths", "shared", "device-classes"}},
+      {Objective::kMaxLoad,
+       "max-load",
+       {"gpus", "topology", "levels", "bandwidths", "latency", "shared", "device-classes", "memory", "cpus"}},
+      {Objective::kPiper, "piper", {"gpus", "bandwidths", "memory"}},
+      {Objective::kDynPipe,
+       "dynpipe",
+       {"gpus", "topology", "levels", "bandwidths", "shared", "device-classes", "max-stages",
+        "staleness-weight"}}};
   return rows;
 }
 
-Objective objective_of(const po::variables_map& values) {
-  return row_named(objectives(), "--objective", values["objective"].as<std::string>()).objective;
+const ObjectiveRow& objective_of(const po::variables_map& values) {
+  return row_named(objectives(), "--objective", values["objective"].as<std::string>());
+}
+
+/// InputError for an option that the problem has no use for.
+void refuse_others(const po::variables_map& values, const std::string& objective,
+                   const std::vector<std::string>& options) {
+  static const std::vector<std::string> of_all = {"objective", "profile", "json", "output", "wide"};
+  for (const auto& [option, value] : values) {
+    if (value.defaulted() || is_among(option, of_all) || is_among(option, options)) continue;
+    throw InputError(
+        "--objective " + objective + ": not together with --" + option + ", which is no part of it",
+        is_among(option, kOfOthersAlone) ? "Leave it out."
+                                         : "Leave it out, or use --objective pipewright, which takes it.");
+  }
 }
 
 std::string proof_text(double seconds, double bound) {
@@ -128,22 +157,7 @@ std::string plan_text(const PipeDreamPlan& found, const Profile& profile) {
   return plan_text(profile, "best", std::move(stages));
 }
 
-/// InputError for what the usual problem has and that of `objective` has not.
-void refuse_others(const po::variables_map& values, const std::string& objective,
-                   const std::vector<std::string>& options) {
-  for (const std::string& option : options) {
-    if (!given(values, option)) continue;
-    throw InputError(
-        "--objective " + objective + ": not together with --" + option + ", which is no part of it",
-        "Leave it out, or use --objective pipewright, which takes it.");
-  }
-}
-
 void plan_pipedream(const po::variables_map& values) {
-  refuse_others(values, "pipedream",
-                {"strategy", "schedule", "weights", "microbatches", "recompute", "memory", "max-stages",
-                 "replicas", "pin", "use-all-devices", "frozen-layers", "for", "compat", "optimizer",
-                 "delay-correction", "optimizer-slots"});
   const Profile profile = read_profile(required(values, "profile"));
   std::vector<Setting> settings;
   const Topology topology = topology_from(values, 0, &settings);
@@ -178,6 +192,7 @@ void plan_max_load(const po::variables_map& values) {
   MaxLoadProblem problem;
   std::vector<Setting> settings;
   if (own) {
+    refuse_others(values, "max-load of its own files", {"gpus", "memory", "cpus"});
     problem = parse_dnn_partitioning(text, file);
     if (given(values, "gpus")) problem.accelerators = in_range(values, "gpus", 0, kMostRanks);
     if (given(values, "memory"))
@@ -343,10 +358,20 @@ void add_baseline_options(po::options_description* options) {
       ("staleness-weight", po::value<double>(), "dynpipe, 1 + this * (S^3 - 1); without: 0");
 }
 
-bool asks_baseline(const po::variables_map& values) { return objective_of(values) != Objective::kPipewright; }
+bool asks_baseline(const po::variables_map& values) {
+  const ObjectiveRow& row = objective_of(values);
+  if (row.objective != Objective::kPipewright) return true;
+  for (const std::string& option : kOfOthersAlone)
+    for (const ObjectiveRow& other : objectives())
+      if (values.count(option) != 0 && is_among(option, other.options))
+        throw InputError("--" + option + ": only with --objective " + other.name);
+  return false;
+}
 
 void plan_baseline(const po::variables_map& values) {
-  switch (objective_of(values)) {
+  const ObjectiveRow& row = objective_of(values);
+  refuse_others(values, row.name, row.options);
+  switch (row.objective) {
     case Objective::kPipewright:
       break;
     case Objective::kPipeDream:

@@ -9,7 +9,8 @@ namespace pipewright {
 void add_baseline_options(boost::program_options::options_description* options);
 
 /// True if --objective is another planner's problem: then plan_baseline() runs the command. InputError
-/// with the nearest name for one that is not known.
+/// with the nearest name for one that is not known, and for an option that only other planners' problems have
+/// where none is asked for.
 bool asks_baseline(const boost::program_options::variables_map& values);
 
 /// Searches, prints (tables, or JSON with --json), and writes what --output says: for a profile a plan, for

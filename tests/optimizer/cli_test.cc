@@ -897,7 +897,7 @@ TEST_CASE("help of every command fits a screen") {
 
 TEST_CASE("plan --objective pipedream: as a table, JSON and a plan that can be evaluated") {
   const Cli cli;
-  const std::string problem = kProblem + "--objective pipedream ";
+  const std::string problem = "--profile profile.json --gpus 4 --bandwidths 1MB/s --objective pipedream ";
   const Outcome table = cli.run(problem + "--output theirs.json");
   CHECK(table.code == 0);
   CHECK_THAT(table.out, Catch::Contains("by PipeDream's formula; nothing is better"));
@@ -909,6 +909,54 @@ TEST_CASE("plan --objective pipedream: as a table, JSON and a plan that can be e
   const Outcome limited = cli.run(problem + "--memory 1GB");
   CHECK(limited.code == 2);
   CHECK_THAT(limited.error, Catch::Contains("not together with --memory"));
+}
+
+TEST_CASE("plan --objective: refuses what its problem has not") {
+  const Cli cli;
+  const std::string problem = "--profile profile.json --gpus 4 --objective ";
+  const auto refused = [&](const std::string& objective, const std::string& options) {
+    const Outcome outcome = cli.run(problem + objective + " " + options);
+    CAPTURE(objective, options, outcome.error);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.error, Catch::Contains("--objective " + objective + ": not together with " +
+                                              options.substr(0, options.find(' ')) + ","));
+  };
+  for (const std::string objective : {"pipedream", "max-load", "dynpipe"}) {
+    CHECK(cli.run(problem + objective).code == 0);
+    for (const std::string options : {"--strategy straight",
+                                      "--schedule gpipe",
+                                      "--weights 2bw",
+                                      "--microbatches 4",
+                                      "--replicas 0:1",
+                                      "--pin layer0=0",
+                                      "--use-all-devices",
+                                      "--frozen-layers 1",
+                                      "--cached",
+                                      "--for inference",
+                                      "--period 1s",
+                                      "--compat halving",
+                                      "--optimizer adam",
+                                      "--optimizer-slots 2",
+                                      "--ignore-crowd",
+                                      "--data-workers 4",
+                                      "--class-profile a=b",
+                                      "--convergence c.json",
+                                      "--report x.html",
+                                      "--time",
+                                      "--print-config"})
+      refused(objective, options);
+  }
+  refused("dynpipe", "--memory 1GiB");
+  refused("dynpipe", "--latency 1ms");
+  refused("dynpipe", "--cpus 1");
+  refused("max-load", "--max-stages 2");
+  refused("max-load", "--staleness-weight 1");
+  for (const auto& [option, objective] :
+       {std::pair<std::string, std::string>{"--cpus 1", "max-load"}, {"--staleness-weight 1", "dynpipe"}}) {
+    const Outcome outcome = cli.run(kProblem + option);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.error, Catch::Contains(": only with --objective " + objective));
+  }
 }
 
 }  // namespace
