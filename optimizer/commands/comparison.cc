@@ -182,6 +182,8 @@ namespace {
 
 /// What fits least badly is nearest.
 [[noreturn]] void fail_all(const std::vector<Contender>& contenders) {
+  if (std::all_of(contenders.begin(), contenders.end(), [](const Contender& each) { return each.refused; }))
+    throw InputError(contenders.front().why_not);
   const Contender* nearest = &contenders.front();
   for (const Contender& each : contenders) {
     const bool less = nearest->needed_bytes == 0 || each.needed_bytes < nearest->needed_bytes;

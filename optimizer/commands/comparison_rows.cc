@@ -142,6 +142,7 @@ Contender contender_of_weights(const Inputs& inputs, WeightRule weights) {
   } catch (const InputError& error) {  // this rule does not go with what else is asked for
     Contender none = named(inputs, row);
     none.why_not = error.what();
+    none.refused = true;
     return none;
   }
 }

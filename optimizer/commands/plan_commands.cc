@@ -245,7 +245,11 @@ void run_plan(const Arguments& arguments) {
   if (rules) notes = rules->contenders[rules->best].notes;
   const Plan plan = rules ? *rules->contenders[rules->best].plan : plan_asked_for(values, inputs, &notes);
   const double spent = stopwatch.milliseconds();
-  if (values["json"].as<bool>()) {
+  if (values["json"].as<bool>() && rules) {
+    Json json = comparison_json(*rules);
+    json["plan"] = parse_json(document_text(plan), "plan");
+    std::cout << json_text(json);
+  } else if (values["json"].as<bool>()) {
     std::cout << document_text(plan);
   } else {
     if (rules) print_compared(*rules, inputs, output_width(values));

@@ -538,6 +538,10 @@ TEST_CASE("plan takes the fastest of several weight rules") {
     fastest = std::min(fastest, one.predicted->minibatch_seconds);
   }
   CHECK(taken.predicted->minibatch_seconds <= fastest / 0.99);
+  const Json json = parse_json(cli.run("plan " + kProblem + rules + "--json").out, "out");
+  CHECK(json["strategies"].size() == 5);
+  CHECK(json["best"] == taken.weights);
+  CHECK(json["plan"] == parse_json(read_file(cli.path("all.json")), "all.json"));
   // What a rule needs, and what it is not given.
   const auto refused = [&](const std::string& options) {
     const Outcome outcome = cli.run("plan " + kProblem + options);
@@ -547,6 +551,13 @@ TEST_CASE("plan takes the fastest of several weight rules") {
   };
   CHECK_THAT(refused("--weights stash,pacy"), Catch::Contains("did you mean 'paci'?"));
   CHECK_THAT(refused("--weights stash,stash"), Catch::Contains("stash is there twice"));
+  for (const std::string slip : {"--strategy straigt", "--recompute nevr"}) {
+    const Outcome outcome = cli.run("plan " + kProblem + "--weights stash,2bw " + slip);
+    CAPTURE(slip, outcome.error);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.error,
+               Catch::Contains(" is not known; did you mean '") && !Catch::Contains("no strategy fits"));
+  }
   CHECK_THAT(refused("--weights predict --optimizer muon"), Catch::Contains("Take one of sgd, adam, adamw"));
   CHECK_THAT(refused("--weights predict --optimizer-slots 0"), Catch::Contains("without momentum"));
   // Whoever wins, and whatever does not go with some of them.
