@@ -1,6 +1,7 @@
 // A comparison as a file for people.
 #include "graph/error.h"
 #include "optimizer/commands/comparison.h"
+#include "optimizer/commands/comparison_rows.h"
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/plan_page.h"
 #include "optimizer/commands/report.h"
@@ -10,17 +11,31 @@
 namespace pipewright {
 namespace {
 
+/// Why the fastest of the plans as they are need not be what the advice says of a bandwidth.
+std::string other_links_text(const Comparison& comparison) {
+  std::string text =
+      "The plans above as they are, on other links. The advice is of plans made anew for each bandwidth, and "
+      "changes for more than a percent alone";
+  if (comparison.turns_sought && comparison.turns.empty())
+    text += ": no other kind of plan then wins, up to 64 times slower or faster";
+  for (const Turn& each : comparison.turns)
+    text += (&each == &comparison.turns[0] ? ": " : "; ") + turn_text(each);
+  return text +
+         ". So the fastest of these may change at another bandwidth; compare with --bandwidths makes the "
+         "plans "
+         "for it.";
+}
+
 /// Where another way would win.
 void add_other_links(Page* page, const Comparison& comparison, const Inputs& inputs) {
   std::vector<Curve> ways;
   for (const Contender& each : comparison.contenders)
-    if (each.plan && each.plan->world_size > 1)
+    if (each.plan && (each.plan->world_size > 1 || each.name == kOneDevice))
       ways.push_back(
           {each.name, seconds_by_bandwidth(*each.plan, inputs.profile, inputs.topology, inputs.request)});
-  if (ways.size() < 2) return;
+  if (comparison.devices == 1 || ways.size() < 2) return;
   page->heading("With other links");
-  page->paragraph(
-      "These plans, not planned anew; planned anew, another kind of plan takes over where the advice says.");
+  page->paragraph(other_links_text(comparison));
   add_bandwidths(page, ways, inputs.topology.levels.back().bandwidth_bytes_per_second);
 }
 

@@ -13,7 +13,7 @@ namespace {
 const std::vector<ContenderRow>& contender_rows() {
   using Row = ContenderRow;
   static const std::vector<Row> rows = {
-      {.name = "one device",
+      {.name = kOneDevice,
        .strategy = "dp",
        .schedule = "1f1b",
        .weights = "",
@@ -148,7 +148,7 @@ Contender contender_of_weights(const Inputs& inputs, WeightRule weights) {
 }
 
 std::string kind_of(const Plan& plan) {
-  if (plan.world_size == 1) return "one device";
+  if (plan.world_size == 1) return kOneDevice;
   if (plan.stages.size() == 1) return "data parallelism";
   if (schedule_facts(plan.schedule).kind == ScheduleKind::kModelParallel) return "model parallelism";
   const WeightRuleFacts& rule = weight_rule_facts(plan.weights);

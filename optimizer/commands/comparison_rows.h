@@ -10,7 +10,8 @@
 
 namespace pipewright {
 
-/// The row that others are compared with.
+/// The rows that others are compared with.
+inline constexpr const char* kOneDevice = "one device";
 inline constexpr const char* kDataParallelism = "dp";
 
 /// Less of another's time is not worth more devices, or an older way to run.

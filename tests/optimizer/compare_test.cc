@@ -127,6 +127,15 @@ TEST_CASE("compare writes every strategy and says what to take") {
     CHECK_THAT(page, Catch::Contains(part));
   for (const char* part : {"http://", "https://", "@import", "src="})
     CHECK_THAT(page, !Catch::Contains(part));
+  // What the advice says of other bandwidths stands above the plans as they are, one device among them.
+  const std::string links = page.substr(page.find("With other links"));
+  const Json turns = parse_json(cli.run("compare " + kProblem + "--json").out, "out")["turns"];
+  REQUIRE(!turns.empty());
+  const size_t figure = links.find("<figure");
+  for (const Json& turn : turns)
+    CHECK_THAT(links.substr(0, figure), Catch::Contains(turn["side"] == "below" ? ": Below " : "Above ") &&
+                                            Catch::Contains(turn["kind"].get<std::string>()));
+  CHECK_THAT(links.substr(figure, links.find("The plan") - figure), Catch::Contains("one device"));
   REQUIRE(cli.run("compare " + kProblem + "--report r.md").code == 0);
   CHECK_THAT(read_file(cli.path("r.md")), Catch::Contains("| strategy |") && Catch::Contains("## The plan"));
   CHECK(cli.run("compare " + kProblem + "--report r.pdf").code == 2);
