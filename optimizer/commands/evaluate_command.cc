@@ -85,7 +85,8 @@ void run_evaluate(const Arguments& arguments) {
   if (values.count("output") != 0) write_text(values["output"].as<std::string>(), document_text(plan));
   if (values.count("report") != 0)
     write_page(values["report"].as<std::string>(),
-               plan_page(plan, inputs, words + room_text(plan, *plan.predicted, inputs.topology)));
+               plan_page(plan, inputs, words + room_text(plan, *plan.predicted, inputs.topology),
+                         values[values.count("output") != 0 ? "output" : "plan"].as<std::string>()));
   require_memory(plan, *plan.predicted, inputs);
 }
 

@@ -255,9 +255,10 @@ void run_plan(const Arguments& arguments) {
     if (rules) print_compared(*rules, inputs, output_width(values));
     print_plan(plan, inputs, notes, output_width(values));
   }
+  std::filesystem::path file;
   if (values.count("output") != 0) {
     const auto output = values["output"].as<std::string>();
-    std::filesystem::path file = output;
+    file = output;
     if (is_file_name(output)) {
       if (file.has_parent_path()) made_folder(file.parent_path().string());
     } else {
@@ -270,7 +271,7 @@ void run_plan(const Arguments& arguments) {
   }
   if (values.count("report") != 0) {
     const std::string words = (rules ? rules->advice + "\n" : "") + plan_words(plan, inputs, notes);
-    write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words));
+    write_page(values["report"].as<std::string>(), plan_page(plan, inputs, words, file.string()));
   }
   if (values["time"].as<bool>()) {
     std::cerr << "planning took " << number_text(spent) << " ms (" << notes.cuts << " cuts)\n";

@@ -170,7 +170,8 @@ void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
   if (!is_for_inference(plan)) add_moved_cuts(page, plan, inputs);
 }
 
-std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words) {
+std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words,
+                      const std::string& file) {
   Page page(plan.model + ", " + plan.strategy + " " + plan.shape_text());
   page.words(words);
   add_plan(&page, plan, inputs);
@@ -180,7 +181,10 @@ std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string&
   }
   page.heading("Next");
   page.paragraph("Train with it, and see how true it was:");
-  page.command("pipewright-runtime launch --plan PLAN.json --model SPEC --data SPEC --output run");
+  const int64_t samples = inputs.profile.minibatch_samples;
+  page.command("pipewright-runtime launch --plan " + (file.empty() ? "PLAN.json" : file) + " --model " +
+               plan.model + " --data SPEC" + (samples > 0 ? " --batch-size " + std::to_string(samples) : "") +
+               " --output run");
   page.command("pipewright-runtime report run --output run.html");
   return page.html();
 }

@@ -14,7 +14,8 @@ namespace pipewright {
 void add_plan(Page* page, const Plan& plan, const Inputs& inputs);
 
 /// The same on a page of its own, under `words`, a line each; with the settings of the problem, if `inputs`
-/// has any.
-std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words);
+/// has any. `file`: where the plan is, for the command that trains with it; "": nowhere.
+std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words,
+                      const std::string& file);
 
 }  // namespace pipewright

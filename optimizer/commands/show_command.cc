@@ -92,7 +92,8 @@ void write_plan_page(const po::variables_map& values, Plan plan) {
                              shape_and_recompute_text(plan) + ": " +
                                  format_seconds(plan.predicted->minibatch_seconds) +
                                  " per minibatch, bound by " + plan.predicted->bottleneck + "\n" +
-                                 room_text(plan, *plan.predicted, inputs.topology)));
+                                 room_text(plan, *plan.predicted, inputs.topology),
+                             values["plan"].as<std::string>()));
 }
 
 }  // namespace

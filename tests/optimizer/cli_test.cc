@@ -164,7 +164,7 @@ TEST_CASE("a plan by hand shows its nodes, and with a profile the layers of them
   CHECK_THAT(priced.out, Catch::Contains("layer0") && !Catch::Contains(" -\n"));
 }
 
-TEST_CASE("evaluate, simulate and check make pages, also of plans that do not run") {
+TEST_CASE("plan, show, evaluate, simulate and check make pages, also of plans that do not run") {
   const Cli cli;
   REQUIRE(cli.run("plan " + kProblem + "--strategy straight --output p.json").code == 0);
   const std::string known = "--plan p.json --profile profile.json --bandwidths 1MB/s --latency 10us ";
@@ -178,7 +178,12 @@ TEST_CASE("evaluate, simulate and check make pages, also of plans that do not ru
     std::filesystem::remove(cli.path("page.html"));
   };
   page("evaluate " + known, 0,
-       {"per minibatch, bound by", "The model coloured by stage", "With a cut moved"});
+       {"per minibatch, bound by", "The model coloured by stage", "With a cut moved",
+        "launch --plan p.json --model "});
+  page("evaluate " + known + "--output q.json", 0, {"launch --plan q.json --model "});
+  page("show " + known, 0, {"launch --plan p.json --model "});
+  page("plan " + kProblem + "--output plans", 0, {"launch --plan plans/gpus=4.json --model "});
+  page("plan " + kProblem, 0, {"launch --plan PLAN.json --model "});  // of none that was written
   page("evaluate " + known + "--memory 1kB", 4, {"per minibatch, bound by", "It does not fit: rank "});
   page("simulate " + known, 0, {"64 minibatches: ", "in the long run", "What each rank does", ">bubble<"});
   page("simulate " + known + "--minibatches 5000", 0, {"What each rank does: the first 250 minibatches"});
