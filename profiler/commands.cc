@@ -24,6 +24,7 @@
 #include "models/run/autocast.h"
 #include "models/run/device_passes.h"
 #include "models/zoo/registry.h"
+#include "pages/page.h"
 #include "profiler/data_inputs.h"
 #include "profiler/graph_listing.h"
 #include "profiler/layers.h"
@@ -31,6 +32,7 @@
 #include "profiler/option_values.h"
 #include "profiler/progress_line.h"
 #include "profiler/repeats.h"
+#include "profiler/report.h"
 #include "profiler/synthetic_inputs.h"
 
 namespace pipewright {
@@ -145,8 +147,10 @@ po::options_description profile_options() {
       ("seed", po::value<int64_t>()->default_value(1)->value_name("N"),
        "seed of weights, synthetic data and dropout")  //
       ("output", po::value<std::string>()->default_value("profile.json")->value_name("FILE"),
-       "the profile")                                                        //
-      ("json", po::bool_switch(), "print the profile instead of the table")  //
+       "the profile")  //
+      ("report", po::value<std::string>()->value_name("FILE"),
+       "file.html: a page, as pipewright-profiler report makes it; without: none")  //
+      ("json", po::bool_switch(), "print the profile instead of the table")         //
       ("print-config", po::bool_switch(), "print all settings and where they come from, and stop");
   add_wide_option(&description);
   return description;
@@ -225,7 +229,7 @@ void profile_command(const std::vector<std::string>& arguments) {
       {"pipewright-profiler profile: measures each node of a model, forward and backward, on this machine's\n"
        "CPU or on a GPU.",
        "pipewright-profiler --model convnet --batch-size 64 --output profile.json",
-       {"model", "batch-size", "data", "device", "threads", "output"}});
+       {"model", "batch-size", "data", "device", "threads", "output", "report"}});
   if (options["print-config"].as<bool>()) {
     print_config(options, description);
     return;
@@ -235,6 +239,12 @@ void profile_command(const std::vector<std::string>& arguments) {
   const MeasureOptions measuring = measure_options_from(options);
   const fs::path output = options["output"].as<std::string>();
   check_writable(output, "--output");
+  const std::optional<fs::path> report =
+      options.count("report") ? std::optional<fs::path>(options["report"].as<std::string>()) : std::nullopt;
+  if (report) {
+    check_page_name("--report", *report);
+    check_writable(*report, "--report");
+  }
   const std::string precision = options["precision"].as<std::string>();
   Model model = load_model(spec, measuring.batch_size);
   check_variances(model.graph);
@@ -258,6 +268,7 @@ void profile_command(const std::vector<std::string>& arguments) {
       chosen.empty() ? "none" : join(std::vector<std::string>(chosen.begin(), chosen.end()), ","));
   profile.validate(output.string());
   write_document(output, profile);
+  if (report) write_page(*report, report_text(profile, *report, output));
   print_profile(profile, output, options);
   warn_of_doubts(profile, parts, measuring.repeats > 0);
 }

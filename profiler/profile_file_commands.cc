@@ -46,7 +46,7 @@ void report_command(const std::vector<std::string>& arguments) {
   check_report_suffix(output);
   check_writable(output, "--output");
   const Profile profile = read_document<Profile>(file);
-  write_file(output, report_text(profile, output));
+  write_file(output, report_text(profile, output, file));
   std::cout << "written: " << output.string() << "\n";
 }
 

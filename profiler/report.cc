@@ -51,9 +51,9 @@ Svg memory_chart(const Profile& profile) {
                    bars, Quantity::kBytes);
 }
 
-std::string svg(const Profile& profile) { return time_chart(profile).file(); }
+std::string svg(const Profile& profile, const std::string&) { return time_chart(profile).file(); }
 
-std::string html(const Profile& profile) {
+std::string html(const Profile& profile, const std::string& file) {
   Page page("Profile of " + profile.model);
   const std::vector<std::string> lines = headlines(profile);
   for (const std::string& line : lines) line == lines.front() ? page.lead(line) : page.paragraph(line);
@@ -69,11 +69,11 @@ std::string html(const Profile& profile) {
   page.table(table, "Where the numbers come from");
   page.heading("Next");
   page.paragraph("Ask which way to run it is the fastest on your devices:");
-  page.command("pipewright-optimizer compare --profile profile.json --gpus 2 --output plans");
+  page.command("pipewright-optimizer compare --profile " + file + " --gpus 2 --output plans");
   return page.html();
 }
 
-std::string markdown(const Profile& profile) {
+std::string markdown(const Profile& profile, const std::string&) {
   std::ostringstream out;
   out << "# Profile of " << profile.model << "\n\n";
   for (const auto& line : headlines(profile)) out << line << "\n\n";
@@ -84,7 +84,7 @@ std::string markdown(const Profile& profile) {
   return out.str();
 }
 
-std::string dot(const Profile& profile) {
+std::string dot(const Profile& profile, const std::string&) {
   const auto layers = layer_costs(profile);
   std::ostringstream out;
   out << "digraph profile {\n  node [shape=box, fontname=\"Helvetica\", style=filled, fillcolor=white];\n"
@@ -113,7 +113,7 @@ std::string dot(const Profile& profile) {
 
 struct Format {
   const char* suffix;
-  std::string (*write)(const Profile&);
+  std::string (*write)(const Profile& profile, const std::string& profile_file);
 };
 constexpr Format kFormats[] = {{".html", html}, {".md", markdown}, {".svg", svg}, {".dot", dot}};
 
@@ -129,8 +129,9 @@ const Format& format_of(const std::filesystem::path& file) {
 
 }  // namespace
 
-std::string report_text(const Profile& profile, const std::filesystem::path& file) {
-  return format_of(file).write(profile);
+std::string report_text(const Profile& profile, const std::filesystem::path& file,
+                        const std::filesystem::path& profile_file) {
+  return format_of(file).write(profile, profile_file.string());
 }
 
 void check_report_suffix(const std::filesystem::path& file) { format_of(file); }

@@ -48,9 +48,11 @@ TEST_CASE("profile, then report, by way of files") {
   const Folder folder;
   const std::string profile = folder / "profile.json";
   const Result measured =
-      run("--model mlp:layers=2,width=16 --batch-size 4 --warmup 1 --repeats 2 --output " + profile);
+      run("--model mlp:layers=2,width=16 --batch-size 4 --warmup 1 --repeats 2 --output " + profile +
+          " --report " + (folder / "page.html"));
   CAPTURE(measured.error);
   REQUIRE(measured.exit_code == 0);
+  CHECK_THAT(measured.error, Contains("wrote " + (folder / "page.html")));
   CHECK_THAT(measured.out, Contains("layers.0") && Contains("total") && Contains("whole model"));
   const Profile read = read_document<Profile>(profile);
   CHECK(read.model == "mlp:layers=2,width=16");
@@ -62,6 +64,7 @@ TEST_CASE("profile, then report, by way of files") {
     CHECK(reported.exit_code == 0);
     CHECK_THAT(read_file(folder / name), Contains("layers.0"));
   }
+  CHECK(read_file(folder / "page.html") == read_file(folder / "report.html"));
   const Result compared = run("compare --profile " + profile + " --profile " + profile);
   CHECK(compared.exit_code == 0);
   CHECK_THAT(compared.out, Contains("+0.0 %") && Contains("all else is equal"));
@@ -178,6 +181,7 @@ TEST_CASE("wrong use ends with 2 and one line that says what to do") {
   fails(good + "--data fashion-mnsit", "did you mean 'fashion-mnist'?");
   fails(good + "--output " + (folder / "no/such/profile.json"), "there is no folder");
   fails(good + "--output " + (folder / ""), "--output");
+  fails(good + "--report page.md", "--report: got \"page.md\"; expected a name that ends in .html");
   fails(good + "--outptu x", "did you mean '--output'?");
   fails("report --profile " + (folder / "none.json") + " --output " + (folder / "x.md"), "none.json");
   fails("report --profile x --output x.pdf", "known: .html");

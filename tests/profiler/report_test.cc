@@ -74,7 +74,7 @@ TEST_CASE("edges between layers carry the bytes of the values that cross") {
 TEST_CASE("reports of every kind show every layer and are well-formed") {
   for (const char* suffix : {".html", ".md", ".svg", ".dot"}) {
     CAPTURE(suffix);
-    const std::string text = report_text(sample(), std::string("x") + suffix);
+    const std::string text = report_text(sample(), std::string("x") + suffix, "runs/p.json");
     for (const char* layer : {"embed", "block", "h"}) CHECK_THAT(text, Contains(layer));
     CHECK_THAT(text, Contains(suffix == std::string(".md") ? "5 ms" : "7 ms"));
     if (suffix == std::string(".html") || suffix == std::string(".svg")) {
@@ -92,6 +92,7 @@ TEST_CASE("reports of every kind show every layer and are well-formed") {
         CHECK(opened == closed);
       }
     }
+    if (suffix == std::string(".html")) CHECK_THAT(text, Contains("compare --profile runs/p.json --gpus 2"));
     if (suffix == std::string(".dot"))
       CHECK(std::count(text.begin(), text.end(), '{') == std::count(text.begin(), text.end(), '}'));
   }
@@ -103,13 +104,14 @@ TEST_CASE("a profile without any time is drawn, not divided by zero") {
     one.forward_seconds = one.backward_input_seconds = one.backward_weight_seconds = 0;
   profile.whole = {};
   for (const char* file : {"x.html", "x.svg", "x.dot", "x.md"}) {
-    const std::string text = report_text(profile, file);
+    const std::string text = report_text(profile, file, "p.json");
     CHECK_THAT(text, !Contains("nan") && !Contains("\"inf"));
   }
 }
 
 TEST_CASE("an unknown suffix is an error that names the known ones") {
-  CHECK_THROWS_WITH(report_text(sample(), "x.pdf"), Contains("'x.pdf'; known: .html, .md, .svg, .dot"));
+  CHECK_THROWS_WITH(report_text(sample(), "x.pdf", "p.json"),
+                    Contains("'x.pdf'; known: .html, .md, .svg, .dot"));
   CHECK_THROWS_AS(check_report_suffix("report"), InputError);
   CHECK_NOTHROW(check_report_suffix("a.b.md"));
 }
@@ -136,8 +138,8 @@ TEST_CASE("of a device the table says which layers the host's launches bound") {
   CHECK(
       lines[4] ==
       "the device's allocator gave out at most 5 MiB in forward and backward, beside weights and minibatch");
-  CHECK_THAT(report_text(profile, "x.md"), Contains("| bound by |"));
-  CHECK_THAT(report_text(profile, "x.html"), Contains("launch-bound: 2 of 3 layers"));
+  CHECK_THAT(report_text(profile, "x.md", "p.json"), Contains("| bound by |"));
+  CHECK_THAT(report_text(profile, "x.html", "p.json"), Contains("launch-bound: 2 of 3 layers"));
 }
 
 TEST_CASE("the table fits the lines it is read on, and names what it leaves out") {
