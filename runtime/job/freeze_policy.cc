@@ -10,6 +10,7 @@
 #include "optimizer/baselines/halving.h"
 #include "optimizer/cost/frozen_profile.h"
 #include "runtime/job/interference.h"
+#include "runtime/job/policy_links.h"
 
 namespace pipewright {
 namespace {
@@ -163,8 +164,7 @@ std::vector<std::pair<int64_t, int64_t>> parse_freeze_points(const std::string& 
 // profile=FILE and what goes with it.
 std::optional<FreezePlanning> planning_of(SpecOptions& options) {
   const std::string profile = options.string("profile", "");
-  const std::string topology = options.string("topology", "");
-  const std::string bandwidth = options.string("bandwidth", "4GB/s");
+  PolicyLinks links = policy_links(options, "--adapt freeze");
   const bool pipe = options.choice("pipe", profile.empty() ? "no" : "yes", {"yes", "no"}) == "yes";
   FreezePlanning planning;
   planning.grows = options.choice("dp", "yes", {"yes", "no"}) == "yes";
@@ -179,8 +179,8 @@ std::optional<FreezePlanning> planning_of(SpecOptions& options) {
                  "give a profile of pipewright-profiler: the plan that follows is made from it");
   }
   planning.profile = read_document<Profile>(profile);
-  if (!topology.empty()) planning.topology = read_document<Topology>(topology);
-  planning.bandwidth_bytes_per_second = parse_bytes_per_second(bandwidth, "--adapt freeze: bandwidth");
+  planning.topology = std::move(links.topology);
+  planning.bandwidth_bytes_per_second = links.bandwidth_bytes_per_second;
   return planning;
 }
 

@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "graph/units.h"
 #include "optimizer/plan/updates.h"
+#include "runtime/job/policy_links.h"
 
 namespace pipewright {
 namespace {
@@ -232,8 +233,7 @@ std::optional<PlanDecision> Interference::judge(const RunNow& now) {
 
 std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   const std::string profile = options.string("profile", "");
-  const std::string topology = options.string("topology", "");
-  const std::string bandwidth = options.string("bandwidth", "4GB/s");
+  PolicyLinks links = policy_links(options, "--adapt interference");
   std::vector<std::string> ways;
   for (const ReplannerRow& row : replanners()) ways.emplace_back(row.name);
   const std::string decide = options.choice("decide", ways.front(), ways);
@@ -245,8 +245,6 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   if (profile.empty())
     options.fail("profile", "missing",
                  "give --adapt interference:profile=PROFILE.json, of pipewright-profiler");
-  std::optional<Topology> links;
-  if (!topology.empty()) links = read_document<Topology>(topology);
   const auto replanner = std::find_if(replanners().begin(), replanners().end(),
                                       [&](const ReplannerRow& row) { return row.name == decide; });
   std::optional<Predictor> forest;
@@ -255,10 +253,9 @@ std::unique_ptr<AdaptPolicy> interference(SpecOptions& options) {
   if (!replanner->predicts && !predictor.empty())
     options.fail("model", "nobody reads it", "It goes with decide=predict.");
   if (!predictor.empty()) forest = read_document<Predictor>(predictor);
-  return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links),
-                                        parse_bytes_per_second(bandwidth, "--adapt interference: bandwidth"),
-                                        when == "epoch", most, *replanner, std::move(forest),
-                                        updates == "keep");
+  return std::make_unique<Interference>(read_document<Profile>(profile), std::move(links.topology),
+                                        links.bandwidth_bytes_per_second, when == "epoch", most, *replanner,
+                                        std::move(forest), updates == "keep");
 }
 
 }  // namespace pipewright

@@ -1,17 +1,18 @@
 #include "runtime/job/recovery_policy.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "graph/document.h"
 #include "graph/error.h"
 #include "graph/rows.h"
 #include "graph/spec.h"
-#include "graph/units.h"
 #include "optimizer/plan/optimizer.h"
 #include "optimizer/plan/run_rules.h"
 #include "optimizer/plan/updates.h"
 #include "runtime/job/adapt.h"
+#include "runtime/job/policy_links.h"
 
 namespace pipewright {
 namespace {
@@ -57,16 +58,15 @@ RecoveryPolicy::RecoveryPolicy(const std::string& on_loss) {
     return;
   }
   const std::string profile = options.string("profile", "");
-  const std::string topology = options.string("topology", "");
-  const std::string bandwidth = options.string("bandwidth", "4GB/s");
+  PolicyLinks links = policy_links(options, "--on-loss continue");
   options.finish();
   if (profile.empty()) {
     options.fail("profile", "missing: the ranks that are left get a plan of their own",
                  "give --on-loss continue:profile=PROFILE.json, of pipewright-profiler");
   }
   profile_ = read_document<Profile>(profile);
-  if (!topology.empty()) topology_ = read_document<Topology>(topology);
-  bandwidth_bytes_per_second_ = parse_bytes_per_second(bandwidth, "--on-loss continue: bandwidth");
+  topology_ = std::move(links.topology);
+  bandwidth_bytes_per_second_ = links.bandwidth_bytes_per_second;
 }
 
 Plan RecoveryPolicy::plan_for(int64_t ranks, const Plan& first) const {

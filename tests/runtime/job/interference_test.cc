@@ -6,6 +6,7 @@
 
 #include "graph/document.h"
 #include "optimizer/plan/optimizer.h"
+#include "runtime/job/recovery_policy.h"
 #include "tests/optimizer/random_profile.h"
 #include "tests/runtime/job/waiting_predictor.h"
 #include "tests/support/error_of.h"
@@ -297,6 +298,16 @@ TEST_CASE("a link that has become slow is planned around, once, with what its me
   for (int i = 0; i < 100; ++i, ++after.minibatch) {
     CHECK_FALSE(interference.decide(after));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+TEST_CASE("topology and bandwidth of a policy say the same, so one of them is refused") {
+  const std::string both = ":profile=p.json,topology=t.json,bandwidth=1GB/s";
+  for (const std::string& said : {error_of<InputError>([&] { make_adapt_policy("interference" + both); }),
+                                  error_of<InputError>([&] { make_adapt_policy("freeze" + both); }),
+                                  error_of<InputError>([&] { RecoveryPolicy("continue" + both); })}) {
+    CAPTURE(said);
+    CHECK(said.find("': bandwidth: not together with topology") != std::string::npos);
   }
 }
 
