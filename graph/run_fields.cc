@@ -23,6 +23,8 @@ const std::vector<std::string>& known_precisions() {
 namespace {
 
 constexpr int64_t kMostSeed = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostSpares = 1024;  // processes, each with its memory
+constexpr int64_t kMostBetweenCopies = 1'000'000;
 
 FieldRule integer(int64_t least, int64_t most) { return {.least = least, .most = most}; }
 FieldRule count() { return integer(0, kMostCount); }
@@ -188,12 +190,12 @@ const std::vector<RunField>& run_fields() {
        "SPEC: what happens when a rank is lost: end, restart, continue:profile=PROFILE.json"},
       {"recovery", "fewest", "fewest", kPlain, PW_FIELD(recovery.fewest), integer(1, kMostRanks),
        "with --on-loss continue: end when fewer ranks are left"},
-      {"recovery", "spares", "spares", kPlain, PW_FIELD(recovery.spares), integer(0, kMostRanks),
+      {"recovery", "spares", "spares", kPlain, PW_FIELD(recovery.spares), integer(0, kMostSpares),
        "processes that wait for the place of a lost rank"},
       {"recovery", "copies", "copies", kPlain, PW_FIELD(recovery.copies), integer(0, 1),
        "ranks that keep a copy of each stage's state for its rank's loss"},
       {"recovery", "copy_every_minibatches", "copy-every", kPlain, PW_FIELD(recovery.copy_every_minibatches),
-       integer(1, kMostCount), "minibatches between two copies"},
+       integer(1, kMostBetweenCopies), "minibatches between two copies"},
       {"",
        "no_save",
        "no-save",

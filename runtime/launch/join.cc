@@ -9,9 +9,9 @@
 #include "graph/atomic_file.h"
 #include "graph/document.h"
 #include "graph/error.h"
-#include "graph/limits.h"
 #include "graph/regular_file.h"
 #include "graph/run.h"
+#include "graph/run_fields.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/job/recovery_policy.h"
 
@@ -25,11 +25,14 @@ namespace {
 constexpr const char* kPrefix = ".join-";
 constexpr const char* kRequest = ".json";
 constexpr const char* kAnswer = ".answer";
+constexpr const char* kRefused = "refused: ";
+
+int64_t most_places() { return run_field_of("spares").rule.most; }
 
 JoinRequest read_request(const fs::path& file) {
   const Json json = read_json_file(file);
   JsonReader reader(json, file.string());
-  JoinRequest request{reader.string("host"), reader.integer("ranks", 1, kMostRanks)};
+  JoinRequest request{reader.string("host"), reader.integer("ranks", 1, most_places())};
   reader.finish();
   return request;
 }
@@ -38,6 +41,9 @@ JoinRequest read_request(const fs::path& file) {
 
 std::string join_job(const fs::path& run_folder, const JoinRequest& request,
                      std::chrono::milliseconds patience) {
+  if (request.ranks < 1 || request.ranks > most_places())
+    throw InputError("--ranks " + std::to_string(request.ranks) + " is not in 1.." +
+                     std::to_string(most_places()));
   const fs::path run_file = run_folder / "run.json";
   if (!file_exists(run_file) || !run_folder_is_held(run_folder)) {
     throw InputError(run_folder.string() + ": no run is under way there",
@@ -67,6 +73,7 @@ std::string join_job(const fs::path& run_folder, const JoinRequest& request,
   }
   std::string words = read_file(answer);
   fs::remove(answer, ignored);
+  if (words.rfind(kRefused, 0) == 0) throw InputError(run_folder.string() + ": its launcher has " + words);
   return words;
 }
 
@@ -84,7 +91,7 @@ void answer_join_requests(const fs::path& run_folder,
     try {
       words = answer(read_request(request));
     } catch (const Error& refused) {
-      words = std::string("refused: ") + refused.what();
+      words = std::string(kRefused) + refused.what();
     }
     fs::path answered = request;
     answered.replace_extension(kAnswer);

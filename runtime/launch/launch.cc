@@ -360,7 +360,12 @@ void Launcher::note_loss(const Failure& failure) {
 // Places for further ranks: behind those that are there, whether or not these have been lost.
 std::string Launcher::join(const JoinRequest& request) {
   if (!request.host.empty() && settings_.hosts.empty())
-    return "refused: the job's ranks are all on the launcher's host; start it with --hosts to have others";
+    throw InputError(
+        "--host " + request.host +
+        ": the job's ranks are all on the launcher's host; start it with --hosts to have others");
+  if (!request.host.empty() && !host_answers(request.host))
+    throw InputError("--host " + request.host + ": it does not answer `" + settings_.remote_shell + " " +
+                     request.host + " true` on the launcher's host");
   const int64_t before = attempt_;
   for (int64_t k = 0; k < request.ranks; ++k) {
     hosts_.push_back(request.host);
@@ -557,7 +562,8 @@ std::filesystem::path Launcher::save_state() {
   }
   std::error_code ignored;
   std::filesystem::remove(attempt_file(folder_), ignored);
-  answer_join_requests(folder_, [](const JoinRequest&) { return "refused: the job has ended"; });
+  answer_join_requests(folder_,
+                       [](const JoinRequest&) -> std::string { throw InputError("the job has ended"); });
   return saved;
 }
 

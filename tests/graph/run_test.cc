@@ -78,6 +78,10 @@ TEST_CASE("settings have ranges, wherever they come from") {
   CHECK(invalid_run([](Run& r) { r.timeout_seconds = 0; }).rfind("run.json: timeout_seconds: ", 0) == 0);
   CHECK(invalid_run([](Run& r) { r.threads = 0; }) == "run.json: threads: 0 is not in 1..4096");
   CHECK(invalid_run([](Run& r) { r.data_workers = -1; }) == "run.json: data_workers: -1 is not in 0..4096");
+  CHECK(invalid_run([](Run& r) { r.recovery.spares = 100'000; }) ==
+        "run.json: recovery.spares: 100000 is not in 0..1024");
+  CHECK(invalid_run([](Run& r) { r.recovery.copy_every_minibatches = 1'000'001; }) ==
+        "run.json: recovery.copy_every_minibatches: 1000001 is not in 1..1000000");
   CHECK(invalid_run([](Run& r) { r.seed = -1; }) == "run.json: seed: -1 is less than 0");
   CHECK(invalid_run([](Run& r) { r.output = ""; }) == "run.json: output: empty; expected a folder");
 }
