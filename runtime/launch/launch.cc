@@ -569,6 +569,7 @@ std::filesystem::path Launcher::save_state() {
 
 void Launcher::report() {
   const bool done = end_->outcome == Outcome::kDone;
+  const bool has_trained = settings_.command == "train" && began_or_has_begun();
   const std::filesystem::path saved = save_state();
   if (const int signal = ended_by_signal()) {
     std::cerr << processes_.errors_of_rank_0() << std::flush;  // what rank 0 has left
@@ -581,13 +582,18 @@ void Launcher::report() {
   if (done) return;
   Failure failure = failure_.value_or(Failure{0, ExitCode::kPeerLost, "the ranks have ended"});
   if (!end_->reason.empty()) failure.message += "; " + end_->reason;
+  const auto advise = [&failure](const std::string& words) {
+    if (failure.remedy.ends_with('.')) failure.remedy.pop_back();
+    failure.remedy += (failure.remedy.empty() ? "" : "; ") + words;
+  };
+  // Where numbers have gone wrong they would again.
+  const bool may_go_on = failure.code == ExitCode::kFailed || failure.code == ExitCode::kPeerLost;
   if (!saved.empty())
-    failure.remedy += (failure.remedy.empty() ? "" : "; ") +
-                      std::string("what was trained until then is in ") + saved.string() +
-                      ": go on with --resume latest";
+    advise("what was trained until then is in " + saved.string() + ": go on with --resume latest");
+  else if (const auto written = list_checkpoints(folder_); may_go_on && has_trained && !written.empty())
+    advise("the last checkpoint is " + written.front().string() + ": go on with --resume latest");
   if (!recovers() && settings_.command == "train" && failure.code == ExitCode::kPeerLost)
-    failure.remedy +=
-        std::string(failure.remedy.empty() ? "" : "; ") + "--on-loss restart goes on after a loss";
+    advise("--on-loss restart goes on after a loss");
   throw Error(failure.code, failure.message, with_logs(failure.remedy, processes_.logs()));
 }
 

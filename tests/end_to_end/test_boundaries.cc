@@ -85,6 +85,7 @@ struct ShortRun {
     CAPTURE(ranks, rank, point, fault, error);
     const int of_fault = fault == "throw" ? 1 : fault == "9" ? (ranks == 1 ? 128 + SIGKILL : 5) : 143;
     CHECK((code == 0 || code == of_fault));
+    if (ranks > 1 && code != 0) CHECK_THAT(error, Catch::Contains("go on with --resume latest"));
     // Whatever there is can be read: nobody stands in the summary twice, all checkpoints are whole.
     if (fs::exists(run / "summary.json")) {
       const auto summary = read_document<Summary>(run / "summary.json");
