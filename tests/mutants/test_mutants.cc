@@ -263,14 +263,13 @@ void kill(const Mutant& mutant, uint32_t seed) {
 
 }  // namespace
 
-TEST_CASE(
-    "mutants: each has its place in the source and its row in the document, and the release program has no "
-    "switch") {
-  const std::string document = Process::contents(kSource / "docs/verifying.md");
+TEST_CASE("mutants: each has its place in the source, and the release program has no switch") {
+  std::set<std::string> described;
   for (const Mutant& mutant : all_mutants()) {
     INFO(mutant.name << ": its place in " << mutant.file
                      << " is gone: give it another in tests/mutants/mutants.json");
-    CHECK(times_in(document, "| " + mutant.what + " |") == 1);
+    CHECK(!mutant.what.empty());
+    CHECK(described.insert(mutant.what).second);
     if (!mutant.from.empty()) CHECK(times_in(Process::contents(kSource / mutant.file), mutant.from) == 1);
   }
   CHECK(times_in(Process::contents(program("runtime-mutants")), "PIPEWRIGHT_MUTANT") > 0);
