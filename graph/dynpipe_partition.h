@@ -1,5 +1,5 @@
 // The partition file that DynPipe's runtime reads: how many of a chain of layers each stage has. Independent
-// implementation from the format's description (docs/formats.md).
+// implementation from the format's description, which is this:
 //
 //   { "partition": [10, 11, 17],  "recompute_ratio": [0, 0, 0],
 //     "batch_size_all": [72],  "batch_size": [18, 24, 72] }
