@@ -143,7 +143,7 @@ const std::vector<RunField>& run_fields() {
       {"", "gradient_clipping_norm", "gradient-clipping-norm", kPlain, PW_FIELD(gradient_clipping_norm),
        number(0.0, 1e12), "largest norm of a gradient; 0 = any"},
       {"", "gradient_accumulation", "gradient-accumulation", kPlain, PW_FIELD(gradient_accumulation),
-       integer(1, kMostCount), "rounds that make one update"},
+       integer(1, kMostCount), "so many times the minibatches make one update"},
       {"", "loss_average", "loss-average", kPlain, PW_FIELD(loss_average), one_of({"minibatches", "labels"}),
        "of an update: minibatches, the mean of their losses; labels, each counts as many labels as it has"},
       {"", "sync", "sync", kPlain, PW_FIELD(sync),

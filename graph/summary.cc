@@ -377,6 +377,7 @@ Summary Summary::from_json(JsonReader& reader) {
                  "train_loss",
                  "evaluation",
                  "generations",
+                 "recoveries",
                  "epochs",
                  "sync",
                  "ranks"});

@@ -195,8 +195,8 @@ Run sample_run() {
   Run run;
   run.model = "mlp:layers=2";
   run.plan = "plans/gpus=3.json";
-  run.data = "synthetic-images:count=4096";
-  run.evaluation_data = "synthetic-images:count=512,seed=1";
+  run.data = "synthetic-images:samples=4096";
+  run.evaluation_data = "synthetic-images:samples=512,seed=1";
   run.batch_size = 4;
   run.optimizer.momentum = 0.9;
   run.optimizer.nesterov = true;
