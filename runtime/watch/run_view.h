@@ -44,8 +44,8 @@ struct RunView {
   bool evaluating = false;
   double loss = std::nan("");           ///< mean of the last minibatches'
   double learning_rate = std::nan("");  ///< NaN: not told
-  // Of the last minibatches; 0: not known. Of a run that has ended the first is over its wall time, the second
-  // its steady state.
+  // Of the last minibatches; 0: not known. Of a run that has ended the first is over its wall time, the
+  // second its steady state.
   double samples_per_second = 0;
   double minibatch_seconds = 0;
   double predicted_minibatch_seconds = 0;  ///< 0: the plan does not say
