@@ -255,15 +255,13 @@ class Worker::Execution {
       }
     }
     // Sends keep their messages, so no more are under way than memory is planned for. Activations: never more
-    // than this rank's depth are outstanding while training, so none of their sends waits. Gradients may wait
-    // for their receiver, which closes no circle of waiting ranks (runtime/schedule/order.h).
-    // Evaluation with several stages a rank goes block by block, which bounds what is under way by itself.
-    const bool by_blocks = !training() && worker_.stages_.size() > 1;
+    // than this rank's depth are outstanding while training, so none of their sends waits. Gradients, and in
+    // an evaluation activations, may wait for their receiver, which closes no circle of waiting ranks
+    // (runtime/schedule/order.h, tests/runtime/schedule/bounded_sends_test.cc).
     // A frozen stage waits for nothing else, so this is what holds it back.
     const auto room_before = static_cast<int64_t>(pieces(lane.before));  // messages of a minibatch
     const auto room_behind = static_cast<int64_t>(pieces(lane.behind));
     const int64_t in_flight = worker_.shape_.trains(s) ? worker_.shape_.in_flight[static_cast<size_t>(s)] : 1;
-    const int64_t limit = 1 + (by_blocks ? listed_.count : in_flight);
     // Two messages posted ahead: one may be arriving while the next one's sender is already asking.
     constexpr int64_t kAhead = 2;
     const Stream forwards = training() ? Stream::kActivation : Stream::kEvaluation;
@@ -274,7 +272,8 @@ class Worker::Execution {
                                                       untaken_gradients(worker_.shape_, s) * room_before);
     }
     if (!last) {
-      lane.outbox = std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), limit * room_behind);
+      lane.outbox =
+          std::make_unique<Outbox>(transport, worker_.tags_.of(forwards, s), (1 + in_flight) * room_behind);
       lane.gradient_inbox =
           std::make_unique<Inbox>(transport, worker_.tags_.of(Stream::kGradient, s + 1), gradients,
                                   kAhead * room_behind, comes(std::move(of_gradients)));
