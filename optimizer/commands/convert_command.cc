@@ -1,5 +1,6 @@
 // convert: between Pipewright's documents and those of other programs. What the input is says its content;
 // what the output is, the input and the output's suffix, or --to.
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
@@ -237,8 +238,12 @@ void run_convert(const Arguments& arguments) {
     }
     case Kind::kTorchCsv: {
       if (!to_json) throw InputError("--output: a schedule becomes a plan: expected a name in .json");
-      converted =
-          document_text(plan_of_torch_csv(text, input, read_document<Plan>(required(values, "plan"))));
+      const Plan stages = read_document<Plan>(required(values, "plan"));
+      converted = document_text(plan_of_torch_csv(text, input, stages));
+      if (std::any_of(stages.stages.begin(), stages.stages.end(),
+                      [](const Stage& stage) { return stage.ranks.size() > 1; }))
+        std::cerr << "warning: the schedule is of one pipeline: its plan has one rank of each stage, " +
+                         stages.shape_text() + " has more, and its updates are of so many fewer samples\n";
       break;
     }
     case Kind::kPartition: {

@@ -357,7 +357,8 @@ void run_compare(const Arguments& arguments) {
     std::cout << json_text(json);
   } else {
     const int64_t width = output_width(values);
-    const std::string title = comparison.model + " on " + std::to_string(comparison.devices) + " devices\n\n";
+    const std::string title = comparison.model + " on " + std::to_string(comparison.devices) +
+                              (comparison.devices == 1 ? " device\n\n" : " devices\n\n");
     std::cout << wrapped(title, width) << comparison_table(comparison, inputs).text(width) << "\n"
               << wrapped(notes + (comparison.ties.empty() ? "" : comparison.ties + "\n") + comparison.advice,
                          width)

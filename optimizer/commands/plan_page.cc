@@ -13,6 +13,7 @@
 #include "optimizer/commands/plan_inputs.h"
 #include "optimizer/commands/report.h"
 #include "optimizer/plan/inference_plan.h"
+#include "optimizer/plan/memory_check.h"
 #include "pages/model_graph.h"
 #include "pages/stages.h"
 #include "runtime/schedule/draw.h"
@@ -180,6 +181,10 @@ std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string&
     page.table(settings_table(inputs.settings), "Settings");
   }
   page.heading("Next");
+  if (!memory_deficits(plan, *plan.predicted, *plan.predicted, inputs.topology).empty()) {
+    page.paragraph("It does not fit: plan for what the devices hold, with --memory.");
+    return page.html();
+  }
   page.paragraph("Train with it, and see how true it was:");
   const int64_t samples = inputs.profile.minibatch_samples;
   page.command("pipewright-runtime launch --plan " + (file.empty() ? "PLAN.json" : file) + " --model " +

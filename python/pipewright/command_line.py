@@ -37,7 +37,7 @@ def add_model_options(parser: argparse.ArgumentParser, more: str = "") -> None:
     parser.add_argument("model", help="torchvision:NAME, timm:NAME, transformers:TYPE, transformers:FOLDER, module:function or file.py:function" + more)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an argument of the model (default: none)")
     parser.add_argument("--pretrained", action="store_true", help="with the weights that its library has in its local cache, or fetches")
-    parser.add_argument("--batch-size", type=int, help="samples in a minibatch (default: 8)")
+    parser.add_argument("--batch-size", type=int, help="samples in a minibatch (default: 8; of FILE.pt2 that of its export, to be given)")
     parser.add_argument("--image", type=int, help="side of the square images (default: 224)")
     parser.add_argument("--channels", type=int, help="of the images (default: 3)")
     parser.add_argument("--tokens", type=int, help="length of texts (default: 64)")

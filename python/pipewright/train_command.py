@@ -137,6 +137,8 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--text {arguments.text}: there is no such file", "Name a text that is there; its bytes, or its model's tokens, are trained on.")
     if is_file_of_model(arguments) and not os.path.isfile(arguments.model):
         raise UsageError(f"there is no file {arguments.model}", "pipewright export MODEL --output FILE.pt2 makes one.")
+    if is_file_of_model(arguments) and arguments.batch_size is None:
+        raise UsageError("--batch-size is missing", f"Give that which {arguments.model} was exported with: `pipewright export` printed it, with the inputs.")
     if not is_file_of_model(arguments) and ":" not in arguments.model:
         raise UsageError(f"'{arguments.model}' is no model",
                     "Give transformers:TYPE, transformers:FOLDER, torchvision:NAME, timm:NAME, module:function, file.py:function or FILE.pt2.")

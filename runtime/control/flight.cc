@@ -1,7 +1,10 @@
 #include "runtime/control/flight.h"
 
+#include <charconv>
+#include <limits>
 #include <map>
 #include <system_error>
+#include <utility>
 
 #include "graph/document.h"
 #include "graph/error.h"
@@ -41,16 +44,35 @@ void write_flight(const std::filesystem::path& run_folder, int64_t rank, const s
   }
 }
 
+namespace {
+
+constexpr int64_t kNoMinibatch = std::numeric_limits<int64_t>::max();
+
+int64_t minibatch_named_in(const std::string& error) {
+  static const std::string kWord = "minibatch ";
+  const size_t at = error.find(kWord);
+  int64_t number = kNoMinibatch;
+  if (at != std::string::npos)
+    std::from_chars(error.data() + at + kWord.size(), error.data() + error.size(), number);
+  return number;
+}
+
+}  // namespace
+
 std::string error_of_flights(const std::filesystem::path& run_folder) {
   std::error_code ignored;
-  std::map<std::string, std::string> errors;  // by file
+  // By the minibatch that the error names, and the rank: several ranks may fail each by itself.
+  std::map<std::pair<int64_t, int64_t>, std::string> errors;
   for (const auto& entry : std::filesystem::directory_iterator(run_folder / "flight", ignored)) {
     try {
       const Json json = read_json_file(entry.path());
       const auto found = json.is_object() ? json.find("error") : json.end();
       if (!json.is_object() || found == json.end() || !found->is_string()) continue;
       const auto error = found->get<std::string>();
-      if (!error.empty()) errors[entry.path().filename().string()] = error.substr(0, error.find("; here: "));
+      const auto rank = json.find("rank");
+      if (error.empty() || rank == json.end() || !rank->is_number_integer()) continue;
+      const std::string cause = error.substr(0, error.find("; here: "));
+      errors[{minibatch_named_in(cause), rank->get<int64_t>()}] = cause;
     } catch (const Error&) {
     }
   }

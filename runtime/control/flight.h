@@ -14,8 +14,8 @@ std::filesystem::path flight_file(const std::filesystem::path& run_folder, int64
 void write_flight(const std::filesystem::path& run_folder, int64_t rank, const std::string& error,
                   Progress& progress);
 
-/// What ended the job, by the records that are there: all name the cause, each where it met it. "" without
-/// any.
+/// What ended the job, by the records that are there: all name the cause, each where it met it; where several
+/// ranks failed, each by itself, that of the earliest minibatch. "" without any.
 std::string error_of_flights(const std::filesystem::path& run_folder);
 
 }  // namespace pipewright

@@ -97,7 +97,8 @@ std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan) {
     return rows;
   if (summary.ranks_share_cores()) return rows;
   for (const RankSummary& rank : summary.ranks) {
-    if (!rank.times || rank.times->minibatches == 0) continue;
+    // A rank of a run that failed has not told how long it trained.
+    if (!rank.times || rank.times->minibatches == 0 || !(rank.times->trained_seconds > 0)) continue;
     const ExpectedTimes expected = expected_of(plan, rank.rank);
     if (expected.stages.empty()) continue;
     RankTimes row;
@@ -119,7 +120,7 @@ std::vector<RankTimes> rank_times(const Summary& summary, const Plan& plan) {
 
 std::string prediction_text(const Summary& summary, const Plan& plan) {
   const std::vector<RankTimes> rows = rank_times(summary, plan);
-  if (rows.empty()) return "";
+  if (rows.empty() || !(summary.minibatch_seconds > 0)) return "";  // of a single minibatch there is none
   struct Gap {
     double part = -1;  ///< of the rank's predicted period
     const RankTimes* row = nullptr;

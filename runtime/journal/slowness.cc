@@ -70,7 +70,9 @@ std::vector<Cause> causes_of(const Summary& summary, const RankSummary& rank, co
                     name + " waits " + each(rank.sync_wait_seconds) +
                         " for the sum of gradients, the plan says " + format_seconds(expected.sync_seconds) +
                         ": `probe` measures the links"});
-  causes.push_back({rank.receive_wait_seconds - outside,
+  const double planned_waiting = std::max(0.0, expected.period_seconds - expected.compute_seconds -
+                                                   expected.update_seconds - expected.sync_seconds);
+  causes.push_back({rank.receive_wait_seconds - minibatches * planned_waiting - outside,
                     "messages: even the busiest rank, " + std::to_string(rank.rank) + ", waits " +
                         each(rank.receive_wait_seconds) + " for its neighbours: `probe` measures the links"});
   return causes;
@@ -88,6 +90,7 @@ std::string slowness_text(const Summary& summary, const Plan& plan) {
     if (rank.times && (!busiest || rank.times->busy_seconds > busiest->times->busy_seconds)) busiest = &rank;
   }
   if (!busiest) return text + "; what its ranks waited for is not known: none has told its times";
+  if (!(busiest->times->trained_seconds > 0)) return "";  // the run failed
   const ExpectedTimes expected = expected_of(plan, busiest->rank);
   const double outside = outside_steady_seconds(summary, *busiest->times, expected.part);
   const std::vector<Cause> causes =

@@ -135,16 +135,12 @@ TEST_CASE(
       call({program("optimizer"), "plan", "--profile", at("profile.json"), "--topology", at("topology.json"),
             "--schedule", schedule, "--weights", "flush", "--microbatches", "6", "--optimizer-slots", "0",
             "--output", at("plan.json")});
-      call({program("runtime"), "launch",
-            "--model",          model,
-            "--plan",           at("plan.json"),
-            "--data",           "synthetic-images:image=16,channels=1,samples=1024",
-            "--batch-size",     size,
-            "--minibatches",    "30",
-            "--learning-rate",  "0.0001",
-            "--transport",      shared ? "shm" : "gloo",
-            "--no-save",        "--overwrite",
-            "--output",         at("run")});
+      call({program("runtime"), "launch", "--model", model, "--plan", at("plan.json"), "--data",
+            "synthetic-images:image=16,channels=1,samples=1024",
+            // Of an evaluation no more messages are kept than of training, however long it is.
+            "--evaluation-data", "synthetic-images:image=16,channels=1,samples=4096", "--batch-size", size,
+            "--minibatches", "30", "--learning-rate", "0.0001", "--transport", shared ? "shm" : "gloo",
+            "--no-save", "--overwrite", "--output", at("run")});
       for (const auto& rank : read_document<Summary>(folder / "run" / "summary.json").ranks) {
         // Minibatches of input, which are no part of a plan on a host, are a lot of so small a model.
         const auto needed = static_cast<double>(rank.peak_memory_bytes - rank.memory.other_bytes);
@@ -152,7 +148,7 @@ TEST_CASE(
         INFO(schedule << ", " << (shared ? "shm" : "gloo") << ", rank " << rank.rank << ": planned " << said
                       << " B, needed " << needed << " B");
         CHECK(said >= needed);
-        CHECK(said <= 1.45 * needed);
+        CHECK(said <= 1.6 * needed);
       }
     }
 }

@@ -7,11 +7,13 @@
 #include <tuple>
 
 #include "graph/error.h"
+#include "runtime/control/flight.h"
 #include "runtime/control/heartbeat.h"
 #include "runtime/schedule/plan_shape.h"
 #include "runtime/schedule/schedule.h"
 #include "tests/runtime/random_pipelines.h"
 #include "tests/support/process.h"
+#include "tests/support/temporary_folder.h"
 
 using namespace pipewright;
 using namespace pipewright::testing;
@@ -280,6 +282,17 @@ TEST_CASE("heartbeat: a circle of waiting ranks ends") {
   CHECK(chain_words(reports, {0, 1, 0}) ==
         "rank 0 waits for rank 1 (receive gradient of minibatch 1 since 5.0 s); "
         "rank 1 waits for rank 0 (receive activation of minibatch 2 since 4.0 s)");
+}
+
+TEST_CASE("flight records: of ranks that failed each by itself the earliest minibatch is the cause") {
+  const TemporaryFolder folder;
+  Progress progress;
+  CHECK(error_of_flights(folder.path()).empty());
+  write_flight(folder.path(), 0, "rank 2 is lost; here: rank 0, forward of minibatch 1", progress);
+  CHECK(error_of_flights(folder.path()) == "rank 2 is lost");
+  write_flight(folder.path(), 2, "the forward of minibatch 10 is not finite on stage 0", progress);
+  write_flight(folder.path(), 10, "the loss of minibatch 9 is nan on stage 1", progress);
+  CHECK(error_of_flights(folder.path()) == "the loss of minibatch 9 is nan on stage 1");
 }
 
 TEST_CASE("processes: this one runs, one that never was has gone, another host's is not known") {

@@ -139,6 +139,12 @@ TEST_CASE("nothing is said where nothing can be: no prediction, several plans, r
   crowded.summary.cores = 2;
   for (RankSummary& rank : crowded.summary.ranks) rank.host = "host0";
   CHECK(prediction_text(crowded.summary, crowded.plan).empty());
+  AsPlanned single;  // a minibatch alone has no time from one to the next
+  single.summary.minibatch_seconds = 0;
+  CHECK(prediction_text(single.summary, single.plan).empty());
+  AsPlanned failed;
+  for (RankSummary& rank : failed.summary.ranks) rank.times->trained_seconds = 0;
+  CHECK(rank_times(failed.summary, failed.plan).empty());
   AsPlanned of_three_hosts;
   of_three_hosts.summary.cores = 1;
   CHECK_FALSE(prediction_text(of_three_hosts.summary, of_three_hosts.plan).empty());

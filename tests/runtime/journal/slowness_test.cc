@@ -55,6 +55,10 @@ TEST_CASE("a run that is as fast as its plan, or has none, is told nothing") {
   CHECK(slowness_text(summary, Plan{}).empty());
   summary.predicted_minibatch_seconds = 0;
   CHECK(slowness_text(summary, plan).empty());
+  Summary failed = run_of(2);
+  failed.minibatch_seconds = 0.12;
+  for (RankSummary& rank : failed.ranks) rank.times->trained_seconds = 0;
+  CHECK(slowness_text(failed, plan).empty());
 }
 
 TEST_CASE("where no cause explains that a run is slow it is told so") {
