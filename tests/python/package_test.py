@@ -188,19 +188,21 @@ class WithPrograms(unittest.TestCase):
 
     def test_mistakes_are_told_before_anything_starts(self):
         file = str(SOURCE / "tests/models/pt2/net.pt2")
+        file16 = [file, "--batch-size", "16"]
         many = str(len(os.sched_getaffinity(0)) + 1)
         for words, code, *says in (
                 (["transformers:gpt2", "--text", "nowhere.txt", "--gpus", "1", "--yes"], 2, "--text nowhere.txt: there is no such file", "Name a text"),
                 (["resnet18", "--data", IMAGES, "--gpus", "1", "--yes"], 2, "'resnet18' is no model", "torchvision:NAME"),
                 (["net.pt2", "--data", IMAGES, "--gpus", "1", "--yes"], 2, "there is no file net.pt2", "pipewright export"),
-                ([file, "--data", IMAGES, "--gpus", many, "--yes"], 2, f"--gpus {many}: without --device cuda a rank is a core", "--plan-only"),
-                ([file, "--data", IMAGES, "--gpus", "1"], 2, "nobody can be asked", "--yes"),
-                ([file, "--data", IMAGES, "--gpus", "1", "--yes", "--learning-rat", "1"], 2, "did you mean '--learning-rate'?"),
-                ([file, "--data", IMAGES, "--gpus", "1", "--strategy", "strait", "--yes"], 2, "--strategy 'strait' is not known", "Did you mean 'straight'?"),
-                ([file, "--data", IMAGES, "--gpus", "1", "--strategy", "dancing", "--yes"], 2, "Known: one device, dp, "),
-                ([file, "--data", IMAGES, "--gpus", "0", "--yes"], 2, "--gpus: 0 is not in 1.."),
-                ([file, "--data", IMAGES, "--gpus", "1", "--bandwidths", "fast", "--yes"], 2, "--bandwidths", "fast"),
-                ([file, "--data", IMAGES, "--topology", "nowhere.json", "--yes"], 2, "nowhere.json"),
+                ([file, "--data", IMAGES, "--gpus", "1", "--yes"], 2, "--batch-size is missing", file),
+                ([*file16, "--data", IMAGES, "--gpus", many, "--yes"], 2, f"--gpus {many}: without --device cuda a rank is a core", "--plan-only"),
+                ([*file16, "--data", IMAGES, "--gpus", "1"], 2, "nobody can be asked", "--yes"),
+                ([*file16, "--data", IMAGES, "--gpus", "1", "--yes", "--learning-rat", "1"], 2, "did you mean '--learning-rate'?"),
+                ([*file16, "--data", IMAGES, "--gpus", "1", "--strategy", "strait", "--yes"], 2, "--strategy 'strait' is not known", "Did you mean 'straight'?"),
+                ([*file16, "--data", IMAGES, "--gpus", "1", "--strategy", "dancing", "--yes"], 2, "Known: one device, dp, "),
+                ([*file16, "--data", IMAGES, "--gpus", "0", "--yes"], 2, "--gpus: 0 is not in 1.."),
+                ([*file16, "--data", IMAGES, "--gpus", "1", "--bandwidths", "fast", "--yes"], 2, "--bandwidths", "fast"),
+                ([*file16, "--data", IMAGES, "--topology", "nowhere.json", "--yes"], 2, "nowhere.json"),
                 ([file, "--gpus", "1", "--yes"], 2, "--text --data is required"),
                 ([file, "--data", IMAGES, "--yes"], 2, "--gpus --topology is required")):
             _, error = self.command("train", *words, code=code)
