@@ -19,8 +19,8 @@ struct Contender {
   PlanNotes notes;            ///< of the search for it
   std::string why_not;        ///< where there is no plan
   bool lacks_memory = false;  ///< that is why not
-  bool refused = false;       ///< what is asked for is wrong, or does not go with it
   int64_t needed_bytes = 0;   ///< then: of a device, with which there is one; 0: not known
+  bool refused = false;       ///< why not is that what is asked for is wrong, or does not go with it
   /// Convergence::samples_ratio(); nothing without a table too.
   std::optional<double> samples_ratio;
 };

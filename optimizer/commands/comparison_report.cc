@@ -22,8 +22,7 @@ std::string other_links_text(const Comparison& comparison) {
     text += (&each == &comparison.turns[0] ? ": " : "; ") + turn_text(each);
   return text +
          ". So the fastest of these may change at another bandwidth; compare with --bandwidths makes the "
-         "plans "
-         "for it.";
+         "plans for it.";
 }
 
 /// Where another way would win.

@@ -42,13 +42,13 @@ Kind kind_of_document(const std::string& text, const std::string& file) {
   if (looks_like_dynpipe_partition(text)) return Kind::kPartition;
   if (looks_like_dnn_partitioning(text)) return Kind::kDnnPartitioning;
   if (looks_like_piper(text)) return Kind::kPiper;
-  if (std::filesystem::path(file).extension() == ".csv" &&
-      text.find_first_not_of(", \t\r\n") == std::string::npos)
+  const bool is_csv = std::filesystem::path(file).extension() == ".csv";
+  if (is_csv && text.find_first_not_of(", \t\r\n") == std::string::npos)
     throw InputError(file + ": empty; expected a line for each rank, such as 0F0,0F1,,0B0,,0B1",
                      "It is a schedule of PyTorch's runtime: STAGE KIND MICROBATCH in each cell, as "
                      "_dump_csv or convert --to torch-csv writes it.");
   // So that of one with a slip in its first cell it is said which cell.
-  if (looks_like_torch_csv(text) || std::filesystem::path(file).extension() == ".csv") return Kind::kTorchCsv;
+  if (is_csv || looks_like_torch_csv(text)) return Kind::kTorchCsv;
   const Json json = parse_json(text, file);
   const std::string schema =
       json.is_object() && json.contains("schema") && json["schema"].is_string() ? json["schema"] : "";

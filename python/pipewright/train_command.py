@@ -141,14 +141,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError("--batch-size is missing", f"Give that which {arguments.model} was exported with: `pipewright export` printed it, with the inputs.")
     if not is_file_of_model(arguments) and ":" not in arguments.model:
         raise UsageError(f"'{arguments.model}' is no model",
-                    "Give transformers:TYPE, transformers:FOLDER, torchvision:NAME, timm:NAME, module:function, file.py:function or FILE.pt2.")
+                         "Give transformers:TYPE, transformers:FOLDER, torchvision:NAME, timm:NAME, module:function, file.py:function or FILE.pt2.")
     if os.path.exists(arguments.output) and not os.path.isdir(arguments.output):
         raise UsageError(f"--output {arguments.output} is there, and no folder")
     if not arguments.plan_only:
         cores = len(os.sched_getaffinity(0))
         if arguments.device is None and arguments.gpus is not None and arguments.gpus > cores:
             raise UsageError(f"--gpus {arguments.gpus}: without --device cuda a rank is a core, and this process may use {cores}",
-                        f"--gpus {cores}; or --plan-only, for a plan of another machine.")
+                             f"--gpus {cores}; or --plan-only, for a plan of another machine.")
         if not arguments.yes and not sys.stdin.isatty():
             raise UsageError("nobody can be asked whether to train under the plan: standard input is no terminal", "Add --yes, or --plan-only.")
 

@@ -15,9 +15,9 @@ constexpr double kSlow = 1.2;
 /// that was not slow, whose plan predicts nothing, or of several plans (plan_verdicts.h). The cause is the
 /// greatest part of what the busiest rank (it sets the pace) took beyond the plan: a core that others had,
 /// samples that came late, more CPU time than the profile says, time between actions, waiting for replicas,
-/// waiting for messages. Of waiting only so much counts as cannot be outside the steady state, by which the
-/// run is slow. No cause is named that explains less than a fifth of it: then the line says that none of them
-/// does. A GPU's rank is not asked for its CPU.
+/// waiting for messages. Of waiting only so much counts as the plan has not, and as cannot be outside the
+/// steady state, by which the run is slow. No cause is named that explains less than a fifth of it: then the
+/// line says that none of them does. A GPU's rank is not asked for its CPU.
 std::string slowness_text(const Summary& summary, const Plan& plan);
 
 /// Of a slow run slowness_text(), of another prediction_text() (runtime/journal/predicted_times.h).

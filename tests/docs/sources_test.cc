@@ -77,6 +77,22 @@ TEST_CASE("no name of a test has a semicolon, or begins with a dash") {
   }
 }
 
+// tests/CMakeLists.txt goes by the names of sources: cases in another would never run.
+TEST_CASE("every source with a case is named test_*.cc or *_test.cc") {
+  static const std::regex kCase("(^|\n)(TEST_CASE|TEMPLATE_TEST_CASE)");
+  size_t sources = 0;
+  for (const auto& file : tree()) {
+    if (!has_suffix(file, {".cc", ".h"}) || !is_below(file, {"tests"})) continue;
+    if (!std::regex_search(text_of(file), kCase)) continue;
+    INFO(file.string());
+    const std::string name = file.stem().string();
+    CHECK(file.extension() == ".cc");
+    CHECK((name.starts_with("test_") || name.ends_with("_test")));
+    ++sources;
+  }
+  CHECK(sources > 100);
+}
+
 TEST_CASE("every source is in the build") {
   size_t sources = 0;
   for (const auto& file : tree()) {

@@ -33,6 +33,12 @@ std::vector<int64_t> peaks(const TemporaryFolder& folder, int64_t minibatches) {
   return bytes;
 }
 
+void call(const TemporaryFolder& folder, const Words& words) {
+  const Outcome said = run_command(folder, words);
+  INFO(said.error);
+  REQUIRE(said.code == 0);
+}
+
 }  // namespace
 
 // Under-prediction is a plan that passes `check` and dies.
@@ -53,11 +59,6 @@ TEST_CASE("memory: ranks need what their plans say") {
                                     {"--schedule", "gpipe", "--weights", "flush", "--microbatches", "4"},
                                     {"--schedule", "zb-h1", "--weights", "flush", "--microbatches", "4"}};
   const TemporaryFolder folder;
-  const auto call = [&](const Words& words) {
-    const Outcome said = run_command(folder, words);
-    INFO(said.error);
-    REQUIRE(said.code == 0);
-  };
   std::mt19937 random(20261126);
   const auto draw = [&](size_t count) { return static_cast<size_t>(random()) % count; };
   for (size_t c = 0; c < (is_long() ? 150 : 6); ++c) {
@@ -71,8 +72,8 @@ TEST_CASE("memory: ranks need what their plans say") {
     const std::string profile = (folder / ("profile" + std::to_string(c % kinds.size()) + ".json")).string();
     const std::string plan = (folder / "plan.json").string(), topology = (folder / "topology.json").string();
     if (c < kinds.size()) {
-      call({program("profiler"), "--model", kind.model, "--batch-size", kind.batch, "--warmup", "1",
-            "--repeats", "1", "--beside", "0", "--output", profile});
+      call(folder, {program("profiler"), "--model", kind.model, "--batch-size", kind.batch, "--warmup", "1",
+                    "--repeats", "1", "--beside", "0", "--output", profile});
     }
     // Shared memory holds what was sent, TCP leaves it to the sender.
     Topology links = flat_topology(static_cast<int64_t>(ranks), 2e9, 1e-5, 0);
@@ -85,19 +86,19 @@ TEST_CASE("memory: ranks need what their plans say") {
                    "--optimizer-slots",  momentum ? "1" : "0",
                    "--output",           plan};
     words.insert(words.end(), rule.begin(), rule.end());
-    call(words + correction);
-    call(Words{program("runtime"), "launch",
-               "--model",          kind.model,
-               "--plan",           plan,
-               "--data",           kind.data,
-               "--batch-size",     kind.batch,
-               "--minibatches",    "36",
-               "--learning-rate",  "0.0001",
-               "--momentum",       momentum ? "0.9" : "0",
-               "--transport",      shared ? "shm" : "gloo",
-               "--no-save",        "--overwrite",
-               "--output",         (folder / "run").string()} +
-         correction);
+    call(folder, words + correction);
+    call(folder, Words{program("runtime"), "launch",
+                       "--model",          kind.model,
+                       "--plan",           plan,
+                       "--data",           kind.data,
+                       "--batch-size",     kind.batch,
+                       "--minibatches",    "36",
+                       "--learning-rate",  "0.0001",
+                       "--momentum",       momentum ? "0.9" : "0",
+                       "--transport",      shared ? "shm" : "gloo",
+                       "--no-save",        "--overwrite",
+                       "--output",         (folder / "run").string()} +
+                     correction);
     const Plan planned = read_document<Plan>(plan);
     for (const auto& rank : read_document<Summary>(folder / "run" / "summary.json").ranks) {
       int64_t said = 0;
@@ -119,28 +120,23 @@ TEST_CASE(
     "memory: of a rank with two stages in a V what both need together is planned, nothing sent between") {
   const TemporaryFolder folder;
   const auto at = [&](const char* name) { return (folder / name).string(); };
-  const auto call = [&](const Words& words) {
-    const Outcome said = run_command(folder, words);
-    INFO(said.error);
-    REQUIRE(said.code == 0);
-  };
   const std::string model = "mlp:layers=12,width=96,image=16,channels=1", size = "32";
-  call({program("profiler"), "--model", model, "--batch-size", size, "--warmup", "1", "--repeats", "1",
-        "--beside", "0", "--output", at("profile.json")});
+  call(folder, {program("profiler"), "--model", model, "--batch-size", size, "--warmup", "1", "--repeats",
+                "1", "--beside", "0", "--output", at("profile.json")});
   for (const std::string schedule : {"zbv", "dualpipev"})
     for (const bool shared : {true, false}) {
       Topology links = flat_topology(2, 2e9, 1e-5, 0);
       if (shared) links.levels[0].buffered_bytes = int64_t{8} << 20;
       write_document(folder / "topology.json", links);
-      call({program("optimizer"), "plan", "--profile", at("profile.json"), "--topology", at("topology.json"),
-            "--schedule", schedule, "--weights", "flush", "--microbatches", "6", "--optimizer-slots", "0",
-            "--output", at("plan.json")});
-      call({program("runtime"), "launch", "--model", model, "--plan", at("plan.json"), "--data",
-            "synthetic-images:image=16,channels=1,samples=1024",
-            // Of an evaluation no more messages are kept than of training, however long it is.
-            "--evaluation-data", "synthetic-images:image=16,channels=1,samples=4096", "--batch-size", size,
-            "--minibatches", "30", "--learning-rate", "0.0001", "--transport", shared ? "shm" : "gloo",
-            "--no-save", "--overwrite", "--output", at("run")});
+      call(folder, {program("optimizer"), "plan", "--profile", at("profile.json"), "--topology",
+                    at("topology.json"), "--schedule", schedule, "--weights", "flush", "--microbatches", "6",
+                    "--optimizer-slots", "0", "--output", at("plan.json")});
+      call(folder, {program("runtime"), "launch", "--model", model, "--plan", at("plan.json"), "--data",
+                    "synthetic-images:image=16,channels=1,samples=1024",
+                    // Of an evaluation no more messages are kept than of training, however long it is.
+                    "--evaluation-data", "synthetic-images:image=16,channels=1,samples=4096", "--batch-size",
+                    size, "--minibatches", "30", "--learning-rate", "0.0001", "--transport",
+                    shared ? "shm" : "gloo", "--no-save", "--overwrite", "--output", at("run")});
       for (const auto& rank : read_document<Summary>(folder / "run" / "summary.json").ranks) {
         // Minibatches of input, which are no part of a plan on a host, are a lot of so small a model.
         const auto needed = static_cast<double>(rank.peak_memory_bytes - rank.memory.other_bytes);
@@ -156,11 +152,6 @@ TEST_CASE(
 TEST_CASE("memory: gradients that a listed order has nobody take yet are planned, too") {
   const TemporaryFolder folder;
   const auto at = [&](const char* name) { return (folder / name).string(); };
-  const auto call = [&](const Words& words) {
-    const Outcome said = run_command(folder, words);
-    INFO(said.error);
-    REQUIRE(said.code == 0);
-  };
   constexpr int kMicrobatches = 16;
   // All forwards of the first rank before its backwards; each backward of the second at once.
   std::string first, second;
@@ -172,18 +163,21 @@ TEST_CASE("memory: gradients that a listed order has nobody take yet are planned
   first.back() = second.back() = '\n';
   write_file(folder / "order.csv", first + second);
   const std::string model = "convnet:width=8", size = "16";
-  call({program("profiler"), "--model", model, "--batch-size", size, "--warmup", "1", "--repeats", "1",
-        "--beside", "0", "--output", at("profile.json")});
+  call(folder, {program("profiler"), "--model", model, "--batch-size", size, "--warmup", "1", "--repeats",
+                "1", "--beside", "0", "--output", at("profile.json")});
   const Words problem = {"--profile", at("profile.json"),  "--gpus", "2", "--bandwidths",
                          "2GB/s",     "--optimizer-slots", "0"};
-  call(Words{program("optimizer"), "plan", "--strategy", "straight", "--schedule", "gpipe", "--weights",
+  call(folder,
+       Words{program("optimizer"), "plan", "--strategy", "straight", "--schedule", "gpipe", "--weights",
              "flush", "--microbatches", std::to_string(kMicrobatches), "--output", at("cut.json")} +
-       problem);
-  call({program("optimizer"), "convert", "--input", at("order.csv"), "--plan", at("cut.json"), "--output",
-        at("plan.json")});
-  call(Words{program("optimizer"), "evaluate", "--plan", at("plan.json"), "--output", at("plan.json")} +
-       problem);
-  call({program("runtime"), "launch", "--model", model, "--plan", at("plan.json"), "--data",
+           problem);
+  call(folder, {program("optimizer"), "convert", "--input", at("order.csv"), "--plan", at("cut.json"),
+                "--output", at("plan.json")});
+  call(folder,
+       Words{program("optimizer"), "evaluate", "--plan", at("plan.json"), "--output", at("plan.json")} +
+           problem);
+  call(folder,
+       {program("runtime"), "launch", "--model", model, "--plan", at("plan.json"), "--data",
         "synthetic-images:image=28,channels=1,samples=1024", "--batch-size", size, "--minibatches", "32",
         "--learning-rate", "0.0001", "--transport", "gloo", "--no-save", "--output", at("run")});
   const Plan planned = read_document<Plan>(folder / "plan.json");
