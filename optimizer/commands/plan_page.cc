@@ -140,8 +140,7 @@ void add_timeline(Page* page, const Plan& plan, const Inputs& inputs) {
   const auto stages = static_cast<int64_t>(plan.stages.size());
   const int64_t minibatches = std::clamp(std::min(2 * deepest, kMostActions / (3 * stages)), kLeast, kMost);
   const PlanCost cost = cost_as_run(plan, inputs);
-  const Simulation run = simulate(is_for_inference(plan) ? "forward" : plan.schedule, shape_of(plan),
-                                  cost.times, {0, minibatches}, cost.shared);
+  const Simulation run = simulate(plan.schedule, shape_of(plan), cost.times, {0, minibatches}, cost.shared);
   page->heading("Timeline");
   page->figure(draw_svg(run, "The first " + std::to_string(minibatches) + " minibatches, as simulated"),
                "What each rank does");
@@ -167,8 +166,9 @@ void add_plan(Page* page, const Plan& plan, const Inputs& inputs) {
         "What each stage takes for a minibatch of the run (a rank's times, shared out among replicas)");
     page->table(memory_table(*plan.predicted), "Memory of a rank of each stage");
   }
+  if (is_for_inference(plan)) return;  // no schedule of training
   add_timeline(page, plan, inputs);
-  if (!is_for_inference(plan)) add_moved_cuts(page, plan, inputs);
+  add_moved_cuts(page, plan, inputs);
 }
 
 std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string& words,
@@ -180,6 +180,7 @@ std::string plan_page(const Plan& plan, const Inputs& inputs, const std::string&
     page.heading("The problem");
     page.table(settings_table(inputs.settings), "Settings");
   }
+  if (is_for_inference(plan)) return page.html();  // nothing trains with it
   page.heading("Next");
   if (!memory_deficits(plan, *plan.predicted, *plan.predicted, inputs.topology).empty()) {
     page.paragraph("It does not fit: plan for what the devices hold, with --memory.");

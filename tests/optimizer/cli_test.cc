@@ -183,6 +183,9 @@ TEST_CASE("plan, show, evaluate, simulate and check make pages, also of plans th
   page("evaluate " + known + "--output q.json", 0, {"launch --plan q.json --model "});
   page("show " + known, 0, {"launch --plan p.json --model "});
   page("plan " + kProblem + "--output plans", 0, {"launch --plan plans/gpus=4.json --model "});
+  page("plan " + kProblem + "--for inference --period 1s --output i.json", 0, {"latency", "Stages"});
+  page("evaluate --plan i.json --profile profile.json --gpus 4", 0, {"forward only", "Stages"});
+  page("show --plan i.json --profile profile.json --gpus 4", 0, {"inference", "Stages"});
   page("plan " + kProblem, 0, {"launch --plan PLAN.json --model "});  // of none that was written
   page("evaluate " + known + "--memory 1kB", 4, {"per minibatch, bound by", "It does not fit: rank "});
   page("simulate " + known, 0, {"64 minibatches: ", "in the long run", "What each rank does", ">bubble<"});
